@@ -1,0 +1,130 @@
+"""One value has one byte string, and every other byte string is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weightstore.errors import CorruptObjectError
+from weightstore.format.canonical import (
+    CanonicalModel,
+    Json,
+    decode_json,
+    decode_model,
+    encode_json,
+    encode_model,
+)
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUES: st.SearchStrategy[Json] = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)
+HOSTILE: dict[str, bytes] = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "two values": b"{}{}",
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "a line end": b"{}\n",
+    "a space": b'{"a": 1}',
+    "UTF-16": "{}".encode("utf-16"),
+    "no UTF-8": b'"\xff"',
+    "an overlong form": b'"\xc0\xaf"',
+    "a surrogate in UTF-8": b'"\xed\xa0\x80"',
+    "an escaped surrogate": b'"\\ud800"',
+    "a needless escape": b'"\\u0061"',
+    "an escaped slash": b'"\\/"',
+    "upper-case hexadecimal": b'"\\u001F"',
+    "a raw control character": b'"\x01"',
+    "keys out of order": b'{"b":1,"a":2}',
+    "a repeated key": b'{"a":1,"a":1}',
+    "another value for a repeated key": b'{"a":1,"a":2}',
+    "a float": b'{"a":1.5}',
+    "a float that is whole": b"1.0",
+    "an exponent": b"1e3",
+    "minus zero": b"-0",
+    "a plus": b"+1",
+    "leading zeros": b"01",
+    "not a number": b"NaN",
+    "infinity": b"[Infinity]",
+    "minus infinity": b"-Infinity",
+    "a number of 5,000 digits": b"1" * 5_000,
+    "lists in lists": b"[" * 100_000 + b"]" * 100_000,
+    "objects in objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "a comment": b"{}//",
+}
+
+
+class Point(CanonicalModel):
+    """Something to store."""
+
+    x: int
+    name: str = ""
+
+
+@given(VALUES)
+def test_a_value_survives_its_bytes(value: Json) -> None:
+    data = encode_json(value)
+    assert encode_json(decode_json(data, what="it")) == data
+    assert decode_json(data, what="it") == value
+
+
+@given(VALUES, st.integers(0, 200), st.sampled_from([b" ", b"\n", b"\t", b"\r"]))
+def test_a_byte_of_white_space_outside_texts_is_refused(
+    value: Json, place: int, space: bytes
+) -> None:
+    data = encode_json(value)
+    place = min(place, len(data))
+    changed = data[:place] + space + data[place:]
+    try:
+        same = json.loads(changed) == value
+    except ValueError:
+        same = False
+    if same:
+        with pytest.raises(CorruptObjectError):
+            decode_json(changed, what="it")
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_canonical_or_refused(data: bytes) -> None:
+    try:
+        value = decode_json(data, what="it")
+    except CorruptObjectError:
+        return
+    assert encode_json(value) == data
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_every_other_form_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptObjectError, match="it is"):
+        decode_json(data, what="it")
+
+
+def test_keys_are_in_the_order_of_their_code_points() -> None:
+    value: Json = {"é": 1, "z": 2, "\U0001f600": 3, "\uffee": 4}
+    assert encode_json(value) == '{"z":2,"é":1,"\uffee":4,"\U0001f600":3}'.encode()
+
+
+def test_a_model_keeps_the_fields_that_it_does_not_know() -> None:
+    data = b'{"later":{"deep":[1,"x",null]},"name":"n","x":1}'
+    model = decode_model(Point, data, what="it")
+    assert model.x == 1
+    assert encode_model(model) == data
+
+
+@pytest.mark.parametrize(
+    "data", [b"[]", b"{}", b'{"x":"1"}', b'{"x":true}', b'{"x":null}', b'{"name":1,"x":1}']
+)
+def test_a_model_takes_no_other_type(data: bytes) -> None:
+    with pytest.raises(CorruptObjectError, match="it is malformed"):
+        decode_model(Point, data, what="it")
+
+
+def test_a_model_is_frozen() -> None:
+    model = Point(x=1)
+    with pytest.raises(ValueError, match="frozen"):
+        model.x = 2

@@ -1,0 +1,72 @@
+"""Claiming: the lock is held before the claim says so, and both end in the right order."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from weightstore.history.claim import Claim, owns
+from weightstore.ids import RunId, SessionId, Step
+from weightstore.storage.local import LocalBlobStore
+from weightstore.storage.machine import boot_id
+from weightstore.storage.memory import MemoryBlobStore
+from weightstore.storage.owner_lock import is_owner_dead
+from weightstore.testing.faults import CutBlobs, PowerCut, When
+from weightstore.testing.trainer_lab import TrainerLab, small_weights
+from weightstore.trainer.claiming import StoreParts, claim_store
+from weightstore.trainer.heads import read_head
+from weightstore.trainer.repeats import is_repeat
+from weightstore.trainer.tools import Tools
+
+SESSION = SessionId("5" * 32)
+
+
+def claim(lab: TrainerLab, at_end: ExitStack) -> tuple[Tools, Claim]:
+    parts = StoreParts(
+        blobs=lab.blobs, log=lab.log, clock=lab.clock, entropy=lab.entropy, settings=lab.settings
+    )
+    return claim_store(at_end, parts, run=RunId("run"), session=SESSION)
+
+
+def test_the_claim_is_open_for_the_block_alone() -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    with ExitStack() as at_end:
+        tools, held = claim(lab, at_end)
+        assert owns(lab.log.tail().now, held)
+        assert (held.run, held.session, held.newest) == ("run", SESSION, None)
+        assert tools.limits is lab.settings.limits
+    assert lab.log.tail().now.claim is None
+
+
+def test_an_owner_is_never_taken_for_dead_while_it_claims(tmp_path: Path) -> None:
+    local = LocalBlobStore(tmp_path / "store", create=True)
+    TrainerLab(local).create()
+    for cut_at in range(1000):
+        blobs = CutBlobs(local, cut_at, When.AFTER)
+        at_end = ExitStack()
+        with suppress(PowerCut):
+            claim(TrainerLab(blobs, cut_at), at_end)
+        assert not is_owner_dead(local, SESSION, boot_id())
+        with suppress(PowerCut):
+            at_end.close()
+        if blobs.cut is None:
+            break
+    assert cut_at > 0
+
+
+def test_the_head_is_what_the_store_says_of_the_newest_version() -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    weights = small_weights()
+    with lab.trainer() as trainer:
+        trainer.put_step(4, weights).result()
+        weights["scale"] += 1
+        trainer.put_step(5, weights).result()
+    with ExitStack() as at_end:
+        tools, _ = claim(lab, at_end)
+        head, plan = read_head(tools, lab.plan().record)
+        assert (head.version, head.base.version, head.chain_count) == (2, 2, 1)
+        assert head.full.version == plan.full.version == 1
+        assert head.digest == plan.record.digest
+        prefix = lab.log.tail()
+        assert [is_repeat(prefix, Step(step)) for step in (3, 5, 6)] == [True, True, False]
+    assert not is_repeat(lab.log.tail(), Step(5))

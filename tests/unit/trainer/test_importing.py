@@ -1,0 +1,177 @@
+"""Importing a checkpoint: its files become a version, once, and trainers go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from weightstore.errors import InputRefusedError, StepConflictError, StepOrderError, StoreOwnedError
+from weightstore.format.records import VersionRecord
+from weightstore.ids import RunId
+from weightstore.storage.blobs import BlobStore
+from weightstore.storage.memory import MemoryBlobStore
+from weightstore.testing.faults import cuts
+from weightstore.testing.trainer_lab import TrainerLab
+from weightstore.trainer.files import open_files
+from weightstore.trainer.importing import import_checkpoint
+
+TENSORS = {
+    "b": torch.arange(3, dtype=torch.uint8),
+    "m": torch.arange(70_000, dtype=torch.float32),
+    "w": torch.arange(12.0).to(torch.bfloat16).view(3, 4),
+    "z": torch.tensor(2.5),
+    "empty": torch.zeros(0, 4),
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    save_file(TENSORS, directory / "model.safetensors")
+    (directory / "config.json").write_text("{}")
+    return directory
+
+
+def run_import(
+    lab: TrainerLab, path: Path, step: int = 0, *, take_over: bool = False
+) -> VersionRecord:
+    return import_checkpoint(
+        lab.blobs,
+        lab.log,
+        path=path,
+        run=RunId("base"),
+        step=step,
+        clock=lab.clock,
+        entropy=lab.entropy,
+        settings=lab.settings,
+        take_over=take_over,
+    )
+
+
+def bits_of_tensors(
+    change: Callable[[torch.Tensor], torch.Tensor] = lambda one: one,
+) -> dict[str, bytes]:
+    return {
+        name: change(tensor).contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        for name, tensor in TENSORS.items()
+    }
+
+
+def test_a_checkpoint_becomes_a_version_and_its_claim_is_closed(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    record = run_import(lab, checkpoint)
+    assert (record.version, record.run, record.step, record.base) == (1, "base", 0, None)
+    assert lab.log.tail().now.claim is None
+    assert lab.bits(1) == bits_of_tensors()
+    assert {one.name for one in lab.plan().full_form.files} >= {"config.json", "model.safetensors"}
+
+
+def test_importing_again_is_the_same_version(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    first = run_import(lab, checkpoint)
+    keys = [one.key for one in lab.blobs.list("") if not one.key.startswith("log/")]
+    assert run_import(lab, checkpoint) == first
+    assert run_import(lab, checkpoint / "model.safetensors") == first
+    assert [one.key for one in lab.blobs.list("") if not one.key.startswith("log/")] == keys
+
+
+def test_another_checkpoint_under_the_same_step_is_refused(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    run_import(lab, checkpoint, step=3)
+    save_file({**TENSORS, "z": torch.tensor(2.0)}, checkpoint / "model.safetensors")
+    with pytest.raises(StepConflictError):
+        run_import(lab, checkpoint, step=3)
+    with pytest.raises(StepOrderError):
+        run_import(lab, checkpoint, step=2)
+    save_file({"other": torch.zeros(3)}, checkpoint / "model.safetensors")
+    with pytest.raises(StepConflictError, match="schema"):
+        run_import(lab, checkpoint, step=3)
+    assert run_import(lab, checkpoint, step=4).version == 2
+    assert lab.log.tail().now.claim is None
+
+
+def test_a_trainer_goes_on_by_a_delta(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    run_import(lab, checkpoint)
+    after = {**TENSORS, "w": TENSORS["w"] * -1}
+    with lab.trainer("tuned") as trainer:
+        report = trainer.put_step(0, after).report()
+    assert (report.changed_count, report.full_size_bytes) == (12, 0)
+    assert lab.bits()["m"] == bits_of_tensors()["m"]
+
+
+def test_an_import_needs_the_store_for_itself(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    with lab.trainer():
+        with pytest.raises(StoreOwnedError):
+            run_import(TrainerLab(lab.blobs, "other"), checkpoint)
+        assert run_import(TrainerLab(lab.blobs, "third"), checkpoint, take_over=True).version == 1
+
+
+def test_what_is_no_checkpoint_is_refused_before_the_claim(tmp_path: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    before = lab.log.tail()
+    for path in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(InputRefusedError):
+            run_import(lab, path)
+    assert lab.log.tail() == before
+
+
+def test_an_import_that_is_cut_can_be_repeated(checkpoint: Path) -> None:
+    def prepare() -> BlobStore:
+        blobs = MemoryBlobStore()
+        TrainerLab(blobs, "before").create()
+        return blobs
+
+    expected = bits_of_tensors()
+    for cut in cuts(prepare, lambda blobs: run_import(TrainerLab(blobs, "cut"), checkpoint)):
+        reader = TrainerLab(cut.blobs, "reader")
+        assert all(reader.bits(version) == expected for version in reader.steps())
+        again = TrainerLab(cut.blobs, "again")
+        assert run_import(again, checkpoint, take_over=True).version == 1
+        assert again.bits(1) == expected
+        assert set(again.steps()) == {1}
+
+
+def test_files_are_read_range_by_range(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    found = dict(open_files(checkpoint, lab.settings.limits))
+    assert set(found) == set(TENSORS)
+    part = found["m"].read(69_990, 10)
+    assert part.view("<f4").tolist() == [float(at) for at in range(69_990, 70_000)]
+    with lab.trainer() as trainer:
+        trainer.put_step(0, checkpoint).result()
+        assert trainer.put_step(1, TENSORS).report().changed_count == 0
+        single = checkpoint / "model.safetensors"
+        assert trainer.put_step(2, single).report().changed_count == 0
+    assert lab.bits(1) == bits_of_tensors()
+
+
+def test_a_file_that_was_cut_short_is_an_error(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    single = checkpoint / "model.safetensors"
+    found = dict(open_files(single, lab.settings.limits))
+    single.write_bytes(single.read_bytes()[:5000])
+    with pytest.raises(InputRefusedError, match="'m'"):
+        found["m"].read(0, 70_000)
+
+
+def test_every_dtype_of_a_file_is_put_as_its_bits(tmp_path: Path) -> None:
+    raw = torch.from_numpy(np.arange(64, dtype=np.uint8))
+    tensors = {
+        f"t.{dtype}": raw.clone().view(dtype)
+        for dtype in (torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.float64, torch.complex64)
+    }
+    save_file({**tensors, "odd": raw[:3].clone()}, tmp_path / "some.safetensors")
+    lab = TrainerLab(MemoryBlobStore()).create()
+    with lab.trainer() as trainer:
+        trainer.put_step(0, tmp_path / "some.safetensors").result()
+    found = lab.bits()
+    assert found.pop("odd") == b"\x00\x01\x02"
+    assert set(found.values()) == {raw.numpy().tobytes()}

@@ -1,0 +1,50 @@
+"""An object under a name of one's own is put once, whatever becomes of the answers."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from weightstore.errors import BlobOutcomeUnknownError, CorruptObjectError
+from weightstore.storage.memory import MemoryBlobStore
+from weightstore.testing.faults import Fault, LossyBlobs, every
+from weightstore.trainer.objects import put_own
+
+KEY = "manifests/run-1/1-" + "a" * 32
+DATA = b"some bytes"
+
+
+@pytest.mark.parametrize("fault", [None, Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.REPEATED])
+def test_the_object_is_there_once_and_described(fault: Fault | None) -> None:
+    inner = MemoryBlobStore()
+    blobs = LossyBlobs(inner, {0: fault} if fault else {})
+    ref = put_own(blobs, KEY, DATA)
+    assert inner.get(KEY, max_size_bytes=100) == DATA
+    assert (ref.key, ref.size_bytes) == (KEY, len(DATA))
+    assert ref.sha256 == hashlib.sha256(DATA).hexdigest()
+
+
+def test_a_store_that_never_answers_leaves_it_unknown() -> None:
+    blobs = LossyBlobs(
+        MemoryBlobStore(), lambda call: Fault.LOST_REQUEST if call.method.is_write else None
+    )
+    with pytest.raises(BlobOutcomeUnknownError):
+        put_own(blobs, KEY, DATA)
+    assert len(blobs.calls) < 10
+
+
+def test_other_bytes_under_the_name_are_an_error() -> None:
+    blobs = MemoryBlobStore()
+    for other in (b"other bytes of more than the size", b"OTHER BYTE", b""):
+        blobs.delete(KEY)
+        blobs.put_if_absent(KEY, other)
+        with pytest.raises(CorruptObjectError):
+            put_own(blobs, KEY, DATA)
+        assert blobs.get(KEY, max_size_bytes=100) == other
+
+
+def test_every_second_call_may_be_lost() -> None:
+    inner = MemoryBlobStore()
+    put_own(LossyBlobs(inner, every(Fault.LOST_ANSWER, 2)), KEY, DATA)
+    assert inner.get(KEY, max_size_bytes=100) == DATA

@@ -1,0 +1,83 @@
+"""The handle of a put: when it returns, and which error comes out of what."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from weightstore.errors import StorageFullError, StoreBusyError
+from weightstore.ids import RunId, Step, VersionId
+from weightstore.trainer.pending import PendingVersion, PutReport
+
+
+def report(*notes: str) -> PutReport:
+    return PutReport(
+        version=VersionId(7),
+        run=RunId("run"),
+        step=Step(3),
+        repeated=False,
+        changed_count=1,
+        unit_count=2,
+        piece_count=1,
+        wire_size_bytes=100,
+        full_size_bytes=0,
+        detect_s=0.1,
+        write_s=0.2,
+        commit_s=0.3,
+        notes=notes,
+    )
+
+
+def test_captured_returns_before_the_verdict() -> None:
+    pending = PendingVersion(Step(3))
+    pending.mark_captured()
+    pending.captured()
+    with pytest.raises(StoreBusyError, match="step 3"):
+        pending.result(timeout_s=0.0)
+    pending.succeed(report())
+    assert pending.result() == 7
+    assert pending.report().wire_size_bytes == 100
+
+
+def test_an_error_before_the_tensors_were_read_comes_out_of_captured() -> None:
+    pending = PendingVersion(Step(3))
+    pending.fail(StorageFullError("full"))
+    for wait in (pending.captured, pending.result, pending.report):
+        with pytest.raises(StorageFullError):
+            wait()
+
+
+def test_an_error_after_the_tensors_were_read_comes_out_of_result_alone() -> None:
+    pending = PendingVersion(Step(3))
+    pending.mark_captured()
+    pending.fail(StorageFullError("full"))
+    pending.captured()
+    with pytest.raises(StorageFullError):
+        pending.result()
+
+
+def test_a_timeout_error_of_the_put_is_no_timeout_of_the_wait() -> None:
+    pending = PendingVersion(Step(3))
+    pending.fail(TimeoutError("of the exporter"))
+    with pytest.raises(TimeoutError, match="of the exporter"):
+        pending.result(timeout_s=0.0)
+
+
+def test_notes_are_warned_once() -> None:
+    pending = PendingVersion(Step(3))
+    pending.succeed(report("look at this"))
+    with pytest.warns(UserWarning, match="look at this") as caught:
+        pending.result()
+    assert caught[0].filename == __file__
+    assert pending.report().notes == ("look at this",)
+
+
+def test_another_thread_wakes_the_one_that_waits() -> None:
+    pending = PendingVersion(Step(3))
+    thread = threading.Thread(target=pending.succeed, args=(report(),))
+    thread.start()
+    pending.captured()
+    pending.wait()
+    assert pending.result() == 7
+    thread.join()

@@ -1,0 +1,44 @@
+"""The command line's frame: one app, one place where errors become messages and codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from weightstore.cli import commands_read, commands_write, demo
+from weightstore.cli.exit_codes import ExitCode, exit_code_of
+from weightstore.cli.output import err, print_error
+from weightstore.errors import WeightStoreError
+
+app = typer.Typer(
+    name="weightstore",
+    help="A transactional, versioned store for the weights of a policy that is being trained.",
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 refused, 4 not found, 5 conflict, 6 fenced, "
+    "7 corrupt, 8 unavailable, 9 outcome unknown, 130 interrupted. "
+    "Example: weightstore demo",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+commands_write.register(app)
+commands_read.register(app)
+demo.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with a code of `ExitCode`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=words, standalone_mode=True)
+    except WeightStoreError as error:
+        print_error(error, as_json="--json" in words)
+        sys.exit(exit_code_of(error))
+    except KeyboardInterrupt:
+        err.print("interrupted; what was committed stays, the rest left nothing visible")
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(ExitCode.OK)

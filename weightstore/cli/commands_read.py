@@ -1,0 +1,178 @@
+"""Commands that only read a store: log, show, checkout, export, verify."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weightstore.cli.options import JsonOption, QuietOption, SelectorArgument, StoreArgument
+from weightstore.cli.output import (
+    out,
+    print_facts,
+    print_json,
+    print_table,
+    progress_bars,
+    size_text,
+    time_text,
+)
+from weightstore.store import WeightStore
+
+CountOption = Annotated[int, typer.Option("--count", "-n", min=1, help="How many, newest first.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the app."""
+    app.command(epilog="Example: weightstore log /data/policy -n 50 --json")(log)
+    app.command(
+        epilog="Examples: weightstore show /data/policy; weightstore show /data/policy grpo@412"
+    )(show)
+    app.command(epilog="Example: weightstore checkout /data/policy tag:best best.safetensors")(
+        checkout
+    )
+    app.command(epilog="Example: weightstore export /data/policy latest ./policy-hf")(export)
+    app.command(epilog="Example: weightstore verify /data/policy --all --scan")(verify)
+
+
+def log(store: StoreArgument, *, count: CountOption = 20, as_json: JsonOption = False) -> None:
+    """List the log's records, newest first."""
+    with WeightStore.open(store) as opened:
+        rows = [asdict(row) for row in islice(opened.log(), count)]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        "",
+        ("slot", "kind", "epoch", "run", "what", "written (UTC)"),
+        [
+            (
+                row["slot"],
+                row["kind"],
+                row["epoch"],
+                row["run"] or "",
+                row["what"],
+                time_text(row["written_unix_ms"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def show(
+    store: StoreArgument,
+    selector: SelectorArgument = "",
+    *,
+    count: CountOption = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one version in full, or without VERSION the store and its newest versions."""
+    with WeightStore.open(store) as opened:
+        if selector:
+            details = asdict(opened.describe(selector))
+            if as_json:
+                print_json(details)
+            else:
+                print_facts(details)
+            return
+        state = opened.state()
+        versions = [asdict(info) for info in islice(opened.versions(), count)]
+    if as_json:
+        print_json({"store": asdict(state), "versions": versions})
+        return
+    print_facts(asdict(state))
+    print_table(
+        "",
+        ("version", "run@step", "base", "digest", "kept", "written (UTC)"),
+        [
+            (
+                info["version"],
+                f"{info['run']}@{info['step']}",
+                info["base"] or "",
+                info["digest"][:16],
+                "yes" if info["kept"] else "retired",
+                time_text(info["written_unix_ms"]),
+            )
+            for info in versions
+        ],
+    )
+
+
+def checkout(
+    store: StoreArgument,
+    selector: SelectorArgument,
+    target: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    *,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a version's weights into one safetensors file."""
+    with (
+        WeightStore.open(store) as opened,
+        progress_bars(quiet=quiet or as_json) as progress,
+    ):
+        info = opened.checkout_to_file(selector, target, progress=progress)
+    if as_json:
+        print_json(asdict(info))
+    else:
+        out.print(f"version {info.version} ({info.run}@{info.step}) is in {target}", soft_wrap=True)
+
+
+def export(
+    store: StoreArgument,
+    selector: SelectorArgument,
+    directory: Annotated[Path, typer.Argument(help="A new directory.")],
+    *,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a version as a Hugging Face checkpoint directory, configuration included."""
+    with (
+        WeightStore.open(store) as opened,
+        progress_bars(quiet=quiet or as_json) as progress,
+    ):
+        info = opened.export(selector, directory, progress=progress)
+    if as_json:
+        print_json(asdict(info))
+    else:
+        out.print(
+            f"version {info.version} ({info.run}@{info.step}) is in {directory}", soft_wrap=True
+        )
+
+
+def verify(
+    store: StoreArgument,
+    selector: SelectorArgument = "latest",
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Verify every kept version.")] = False,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="Also rebuild all weights and digest every element.")
+    ] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a version's objects again and check every size, hash, stream and digest."""
+    with (
+        WeightStore.open(store) as opened,
+        progress_bars(quiet=quiet or as_json) as progress,
+    ):
+        chosen = [v.version for v in opened.versions() if v.kept] if every else [selector]
+        rows = [asdict(opened.verify(each, scan=scan, progress=progress)) for each in chosen]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        "",
+        ("version", "objects", "read", "checked"),
+        [
+            (
+                row["version"],
+                row["object_count"],
+                size_text(row["read_size_bytes"]),
+                "every element" if row["scanned"] else "every object",
+            )
+            for row in rows
+        ],
+    )

@@ -1,0 +1,210 @@
+"""Commands that add to a store: init, import, put, tag, retire."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from weightstore.cli.options import (
+    JsonOption,
+    QuietOption,
+    SelectorArgument,
+    StoreArgument,
+    TakeOverOption,
+)
+from weightstore.cli.output import (
+    out,
+    print_facts,
+    print_json,
+    print_table,
+    progress_bars,
+    size_text,
+)
+from weightstore.errors import InputRefusedError
+from weightstore.store import WeightStore
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the app."""
+    app.command(epilog="Example: weightstore init /data/policy")(init)
+    app.command(
+        "import", epilog="Example: weightstore import /data/policy ./Qwen3-0.6B --run base --step 0"
+    )(import_)
+    app.command(epilog="Example: weightstore put /data/policy ./step-412 --run grpo --step 412")(
+        put
+    )
+    app.command(
+        epilog="Examples: weightstore tag /data/policy latest --name best; "
+        "weightstore tag /data/policy --name best --remove; weightstore tag /data/policy"
+    )(tag)
+    app.command(
+        epilog="Example: weightstore retire /data/policy --keep 8 --dry-run "
+        "(the newest, active and tagged versions always stay)"
+    )(retire)
+
+
+def init(store: StoreArgument, *, as_json: JsonOption = False) -> None:
+    """Make an empty store in a new or empty directory."""
+    with WeightStore.open(store, create=True) as opened:
+        facts = {"location": opened.location, "store_id": opened.store_id}
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts)
+
+
+def import_(
+    store: StoreArgument,
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A safetensors file or a Hugging Face directory.")
+    ],
+    *,
+    run: Annotated[str, typer.Option(help="Run to record the version under.")] = "base",
+    step: Annotated[int, typer.Option(min=0, help="Step to record it as.")] = 0,
+    take_over: TakeOverOption = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a checkpoint into the store as a full version. Makes the store if there is none."""
+    with (
+        WeightStore.open(store, create=True) as opened,
+        progress_bars(quiet=quiet or as_json) as progress,
+    ):
+        info = opened.import_checkpoint(
+            checkpoint, run=run, step=step, take_over=take_over, progress=progress
+        )
+    if as_json:
+        print_json(asdict(info))
+    else:
+        out.print(f"version {info.version}  {info.run}@{info.step}  digest {info.digest[:16]}")
+
+
+def put(
+    store: StoreArgument,
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A safetensors file or a directory of them: the new weights.")
+    ],
+    *,
+    step: Annotated[int, typer.Option(min=0, help="The trainer's step; rises within a run.")],
+    run: Annotated[str, typer.Option(help="Name of the training run.")] = "main",
+    anchor: Annotated[bool, typer.Option("--anchor", help="Write the full form too.")] = False,
+    missing: Annotated[
+        Literal["refuse", "unchanged"],
+        typer.Option(help="What a tensor means that the checkpoint lacks."),
+    ] = "refuse",
+    new_schema: Annotated[
+        bool, typer.Option("--new-schema", help="Allow other names, shapes or dtypes.")
+    ] = False,
+    cast: Annotated[
+        list[str] | None,
+        typer.Option(help="PATTERN=DTYPE: a declared lossy cast, such as '*=bf16'. Repeatable."),
+    ] = None,
+    rewind_to: Annotated[
+        int | None,
+        typer.Option(min=0, help="Put steps above this one anew (after a resume)."),
+    ] = None,
+    take_over: TakeOverOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Record a checkpoint as the next version: only the bits that changed are stored."""
+    with (
+        WeightStore.open(store, cast=_casts(cast or [])) as opened,
+        opened.trainer(run=run, take_over=take_over, rewind_to=rewind_to) as trainer,
+    ):
+        pending = trainer.put_step(
+            step, checkpoint, anchor=anchor, missing=missing, new_schema=new_schema
+        )
+        report = pending.report()
+    if as_json:
+        print_json(asdict(report))
+        return
+    print_facts(
+        {
+            "version": f"{report.version} ({run}@{step})",
+            "changed": f"{report.changed_count:,} of {report.unit_count:,} elements",
+            "stored": size_text(report.wire_size_bytes),
+        }
+    )
+
+
+def tag(
+    store: StoreArgument,
+    selector: SelectorArgument = "latest",
+    *,
+    name: Annotated[str | None, typer.Option(help="Tag to set; without it, list all.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the tag.")] = False,
+    owner: Annotated[str, typer.Option(help="Who needs the version, for others to read.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Name a version, so that it is kept; list or remove names."""
+    with WeightStore.open(store) as opened:
+        if name is None:
+            tags = {each.name: each.version for each in opened.tags()}
+        elif remove:
+            opened.untag(name, owner=owner)
+            tags = {}
+        else:
+            tags = {name: opened.tag(name, selector, owner=owner).version}
+    if as_json:
+        print_json(tags)
+    elif tags or name is None:
+        print_table("", ("tag", "version"), list(tags.items()))
+
+
+def retire(
+    store: StoreArgument,
+    *,
+    keep: Annotated[
+        list[str],
+        typer.Option(
+            help="A count (the newest N), or v7, v3-v9 for versions. Repeatable; all are kept."
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let old versions go and free their space."""
+    newest_count, versions = _kept(keep)
+    with WeightStore.open(store) as opened:
+        report = opened.retire(keep_newest=newest_count, keep_versions=versions, dry_run=dry_run)
+    if as_json:
+        print_json(asdict(report))
+        return
+    verb = "would be" if dry_run else "were"
+    out.print(
+        f"{len(report.gone)} versions {verb} retired, {report.deleted_count} objects "
+        f"({size_text(report.deleted_size_bytes)}) {verb} deleted; "
+        f"{report.unknown_count} objects of unknown name left alone"
+    )
+
+
+def _casts(words: list[str]) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        pattern, sign, dtype = word.rpartition("=")
+        if not sign or not pattern or not dtype:
+            raise InputRefusedError(
+                f"--cast {word!r} is not PATTERN=DTYPE", do="Write, for example, --cast '*=bf16'."
+            )
+        pairs[pattern] = dtype
+    return pairs
+
+
+def _kept(words: list[str]) -> tuple[int, tuple[int, ...]]:
+    newest_count = 0
+    versions: list[int] = []
+    for word in words:
+        first, _, last = word.partition("-")
+        if word.isdecimal():
+            newest_count = max(newest_count, int(word))
+        elif all(part.startswith("v") and part[1:].isdecimal() for part in (first, last or first)):
+            versions += range(int(first[1:]), int((last or first)[1:]) + 1)
+        else:
+            raise InputRefusedError(
+                f"--keep {word!r} is not a count, a version or a range",
+                do="Write --keep 8, --keep v7 or --keep v3-v9.",
+            )
+    return newest_count, tuple(versions)

@@ -1,0 +1,123 @@
+"""What the command line prints: tables and progress bars for people, JSON for programs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from weightstore.cli.exit_codes import exit_code_of
+from weightstore.errors import WeightStoreError
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP = 1024
+
+_PLAIN_WIDTH = 200
+"""Columns where no terminal is: files and pipes must not lose text to a narrow guess."""
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+if not out.is_terminal:
+    out = Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table; columns of numbers are aligned to the right."""
+    table = Table(title=escape(title) or None, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = all(isinstance(row[index], int | float) for row in rows) and bool(rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    out.print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one a line."""
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        out.print(f"{escape(name):<{width}}  {escape(str(value))}", soft_wrap=True)
+
+
+def print_error(error: WeightStoreError, *, as_json: bool) -> None:
+    """The error on standard error: message, advice, code. With JSON, all facts too."""
+    if as_json:
+        document = {
+            "error": type(error).__name__,
+            "code": error.code,
+            "exit_code": int(exit_code_of(error)),
+            "message": error.message,
+            "do": error.do,
+            "facts": error.facts,
+        }
+        sys.stderr.write(json.dumps(document, indent=2, sort_keys=True) + "\n")
+        return
+    err.print(f"[bold red]error[/] [dim]{error.code}[/]: {escape(error.message)}", soft_wrap=True)
+    if error.do:
+        err.print(f"  [bold]->[/] {escape(error.do)}", soft_wrap=True)
+
+
+def size_text(size_bytes: float) -> str:
+    """12.3 MiB."""
+    for unit in _UNITS[:-1]:
+        if abs(size_bytes) < _STEP:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= _STEP
+    return f"{size_bytes:.1f} {_UNITS[-1]}"
+
+
+def time_text(unix_ms: int) -> str:
+    """UTC, to the second."""
+    moment = dt.datetime.fromtimestamp(unix_ms / 1000, tz=dt.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+class BarReporter:
+    """Turns progress calls of the library into one bar per phase."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, phase: str, done_bytes: int, total_bytes: int) -> None:
+        """Show how far a phase has come."""
+        if phase not in self._tasks:
+            self._tasks[phase] = self._bars.add_task(phase, total=total_bytes)
+        self._bars.update(self._tasks[phase], completed=done_bytes, total=total_bytes)
+
+
+@contextmanager
+def progress_bars(*, quiet: bool) -> Iterator[BarReporter]:
+    """Bars with bytes, rate and time left, on standard error and only on a terminal."""
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+        disable=quiet or not err.is_terminal,
+    )
+    with bars:
+        yield BarReporter(bars)

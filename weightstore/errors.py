@@ -1,0 +1,319 @@
+"""Every error a user can meet, sorted by what the caller does next.
+
+The branches of the tree are actions: `ConflictError`, read and try again; `FencedError`,
+stop; `UnknownOutcomeError`, resolve by the log; `CorruptError`, read another copy;
+`RefusedError`, fix the input; `UnavailableError`, mend the storage; `NotFoundError`, ask
+for something else. Codes are append-only: a code never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+Fact = str | int | bool | None | tuple[str, ...] | tuple[int, ...]
+
+
+class WeightStoreError(Exception):
+    """Base of every error of weightstore.
+
+    Args:
+        message: What happened, naming tensor, version, expected and found where they exist.
+        do: What the reader of the message can do next, as one sentence.
+        facts: The same facts for programs, by stable names.
+
+    The error pickles (it crosses Ray and multiprocessing) and carries a stable `code`.
+    """
+
+    code: ClassVar[str] = "WS-0000"
+
+    def __init__(
+        self, message: str, *, do: str = "", facts: Mapping[str, Fact] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.do = do
+        self.facts: dict[str, Fact] = dict(facts or {})
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  -> {self.do}" if self.do else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.do, self.facts))
+
+    @classmethod
+    def _from_parts(cls, message: str, do: str, facts: Mapping[str, Fact]) -> Self:
+        return cls(message, do=do, facts=facts)
+
+
+def _rebuild(
+    kind: type[WeightStoreError], message: str, do: str, facts: Mapping[str, Fact]
+) -> WeightStoreError:
+    return kind._from_parts(message, do, facts)  # noqa: SLF001 -- same module, needed to unpickle
+
+
+# --- Read and try again -----------------------------------------------------------------
+
+
+class ConflictError(WeightStoreError):
+    """Somebody was first. Read again, then decide."""
+
+    code = "WS-1000"
+
+
+class BlobExistsError(ConflictError):
+    """A blob of this key is already there; nothing was written."""
+
+    code = "WS-1001"
+
+
+class StoreOwnedError(ConflictError):
+    """Another trainer holds the open claim of this store."""
+
+    code = "WS-1002"
+
+
+class StoreBusyError(ConflictError):
+    """The last attempt has no verdict yet; one attempt runs at a time."""
+
+    code = "WS-1003"
+
+
+# --- Stop -------------------------------------------------------------------------------
+
+
+class FencedError(WeightStoreError):
+    """A newer claim owns the store: this trainer must stop; it cannot commit any more."""
+
+    code = "WS-2000"
+
+
+class AttemptVoidedError(FencedError):
+    """The attempt was ended in the log by a `void` record; nothing of it is visible."""
+
+    code = "WS-2001"
+
+
+# --- Resolve ----------------------------------------------------------------------------
+
+
+class UnknownOutcomeError(WeightStoreError):
+    """It may or may not have happened. Neither success nor failure is claimed."""
+
+    code = "WS-3000"
+
+
+class BlobOutcomeUnknownError(UnknownOutcomeError):
+    """A write got no answer, or its fsync failed. Read the key before anything else."""
+
+    code = "WS-3001"
+
+
+class CommitUnknownError(UnknownOutcomeError):
+    """The log could not be read until the deadline: the commit's fate is not known yet."""
+
+    code = "WS-3002"
+
+
+# --- Read another copy ------------------------------------------------------------------
+
+
+class CorruptError(WeightStoreError):
+    """Stored bytes are not what their hash, size or grammar says."""
+
+    code = "WS-4000"
+
+
+class CorruptObjectError(CorruptError):
+    """An object fails its size, hash or structure check."""
+
+    code = "WS-4001"
+
+
+class ObjectMissingError(CorruptError):
+    """A committed version names an object that is not there."""
+
+    code = "WS-4002"
+
+
+class CorruptLogError(CorruptError):
+    """A record does not parse, or contradicts the one before it."""
+
+    code = "WS-4003"
+
+
+class DigestMismatchError(CorruptError):
+    """Bytes decoded well, but their state digest is not the recorded one."""
+
+    code = "WS-4004"
+
+
+class WrongBaseError(CorruptError):
+    """A delta does not fit the bytes it was to be applied to; nothing was written."""
+
+    code = "WS-4005"
+
+
+class TargetUnusableError(CorruptError):
+    """An in-place checkout failed after it had begun to write: load the target anew."""
+
+    code = "WS-4006"
+
+
+# --- Fix the input ----------------------------------------------------------------------
+
+
+class RefusedError(WeightStoreError):
+    """The request is wrong as it stands; nothing was changed."""
+
+    code = "WS-5000"
+
+
+class SchemaMismatchError(RefusedError):
+    """Names, shapes or dtypes differ from the store's schema; every difference is listed."""
+
+    code = "WS-5001"
+
+
+class NameRefusedError(RefusedError):
+    """A tensor, run or tag name breaks the naming rules."""
+
+    code = "WS-5002"
+
+
+class DTypeRefusedError(RefusedError):
+    """A dtype cannot be stored, or would need a lossy cast that was not declared."""
+
+    code = "WS-5003"
+
+
+class StepConflictError(RefusedError):
+    """This (run, step) is already committed with other bytes."""
+
+    code = "WS-5004"
+
+
+class StepOrderError(RefusedError):
+    """Steps of a run rise; this one is below the newest and was never committed."""
+
+    code = "WS-5005"
+
+
+class SelectorError(RefusedError):
+    """A version selector cannot be parsed."""
+
+    code = "WS-5006"
+
+
+class LimitError(RefusedError):
+    """Something is larger than a named bound in `Limits`."""
+
+    code = "WS-5007"
+
+
+class TensorRefusedError(RefusedError):
+    """A tensor's form (sparse, meta, quantised, `conj` or `neg` view) cannot be stored."""
+
+    code = "WS-5008"
+
+
+class RetireRefusedError(RefusedError):
+    """The kept set would lose a version that must stay, or an object of it is missing."""
+
+    code = "WS-5009"
+
+
+class RecordRefusedError(RefusedError):
+    """The rules of the log do not allow this record here."""
+
+    code = "WS-5010"
+
+
+class InputRefusedError(RefusedError):
+    """An argument, file or directory is not usable for this call."""
+
+    code = "WS-5011"
+
+
+# --- Mend the storage -------------------------------------------------------------------
+
+
+class UnavailableError(WeightStoreError):
+    """The storage refuses or fails. Mend it and repeat; repeating is safe."""
+
+    code = "WS-6000"
+
+
+class StorageFullError(UnavailableError):
+    """No space is left; nothing became visible."""
+
+    code = "WS-6001"
+
+
+class StoreReadOnlyError(UnavailableError):
+    """The storage does not let this process write."""
+
+    code = "WS-6002"
+
+
+class StorageFailedError(UnavailableError):
+    """An input or output error of the storage below."""
+
+    code = "WS-6003"
+
+
+class BackendUnsuitableError(UnavailableError):
+    """The storage ignores the condition that commits rest on; it is refused before use."""
+
+    code = "WS-6004"
+
+
+class StoreClosedError(UnavailableError):
+    """This handle is closed, or dead after a failed fsync. Open the store again."""
+
+    code = "WS-6005"
+
+
+class UpgradeRequiredError(UnavailableError):
+    """The store uses a format or feature that this release does not know."""
+
+    code = "WS-6006"
+
+
+# --- Ask for something else -------------------------------------------------------------
+
+
+class NotFoundError(WeightStoreError):
+    """What was asked for does not exist."""
+
+    code = "WS-7000"
+
+
+class BlobNotFoundError(NotFoundError):
+    """No blob of this key."""
+
+    code = "WS-7001"
+
+
+class NotAStoreError(NotFoundError):
+    """The place holds no weightstore."""
+
+    code = "WS-7002"
+
+
+class VersionNotFoundError(NotFoundError):
+    """No such version was ever committed."""
+
+    code = "WS-7003"
+
+
+class VersionGoneError(NotFoundError):
+    """The version was retired; the error names the newest kept one."""
+
+    code = "WS-7004"
+
+
+class TagNotFoundError(NotFoundError):
+    """No such tag is set."""
+
+    code = "WS-7005"

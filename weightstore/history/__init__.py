@@ -1,0 +1,1 @@
+"""The log and what it commits to: claims, versions, checkout, collection."""

@@ -1,0 +1,88 @@
+"""Identities as types of their own, each with one text form.
+
+They are `NewType`s, so that a type checker keeps a slot from being passed as a version at
+no cost in the running program. Text from outside becomes an identity only by a `parse_`
+function here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from weightstore.errors import NameRefusedError, SelectorError
+
+VersionId = NewType("VersionId", int)
+"""1, 2, 3, ... without gaps, over all runs of a store; never reused."""
+Step = NewType("Step", int)
+"""The trainer's own count, from 0; rises within a run."""
+Slot = NewType("Slot", int)
+"""Index of a record in the log, from 0."""
+Epoch = NewType("Epoch", int)
+"""Number of the claim that owns the store; 0 before the first."""
+Attempt = NewType("Attempt", int)
+"""Number of a try at one version within one epoch, from 1."""
+RunId = NewType("RunId", str)
+"""Name of a training run: 1 to 64 of `a-z0-9_.`, at least one of them no dot."""
+SessionId = NewType("SessionId", str)
+"""Nonce of one launch: 32 hexadecimal digits."""
+CommitId = NewType("CommitId", str)
+"""Nonce of one attempt to put one record: 32 hexadecimal digits."""
+StoreId = NewType("StoreId", str)
+"""Nonce of a store: 32 hexadecimal digits."""
+Sha256 = NewType("Sha256", str)
+"""A SHA-256 as 64 lower-case hexadecimal digits."""
+TagName = NewType("TagName", str)
+"""Name of a tag: 1 to 64 of `A-Za-z0-9_.-`, at least one of them a letter, digit or `_`."""
+
+RUN_PATTERN = r"^\.*[a-z0-9_][a-z0-9_.]*$"
+TAG_PATTERN = r"^[.\-]*[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
+NAME_LENGTH_MAX = 64
+HEX128_PATTERN = r"^[0-9a-f]{32}$"
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
+ANCHOR_ID_PATTERN = r"^[.\-]*[a-z0-9_][a-z0-9_.\-]*$"
+ANCHOR_ID_LENGTH_MAX = 160
+
+_RUN = re.compile(RUN_PATTERN.removesuffix("$"))
+_TAG = re.compile(TAG_PATTERN.removesuffix("$"))
+
+
+def parse_run_id(text: str) -> RunId:
+    """Check a run name given by a user.
+
+    Raises:
+        NameRefusedError: it breaks the grammar.
+    """
+    if len(text) > NAME_LENGTH_MAX or not _RUN.fullmatch(text):
+        raise NameRefusedError(
+            f"run name {text!r} is not allowed",
+            do="Use 1 to 64 of a-z, 0-9, '_' and '.'.",
+            facts={"run": text},
+        )
+    return RunId(text)
+
+
+def parse_tag_name(text: str) -> TagName:
+    """Check a tag name given by a user.
+
+    Raises:
+        NameRefusedError: it breaks the grammar.
+    """
+    if len(text) > NAME_LENGTH_MAX or not _TAG.fullmatch(text):
+        raise NameRefusedError(
+            f"tag name {text!r} is not allowed",
+            do="Use 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'.",
+            facts={"tag": text},
+        )
+    return TagName(text)
+
+
+def parse_number(text: str, *, what: str) -> int:
+    """Read a decimal number without sign or leading zeros.
+
+    Raises:
+        SelectorError: the text is anything else.
+    """
+    if not (text.isascii() and text.isdigit()) or (len(text) > 1 and text[0] == "0"):
+        raise SelectorError(f"{text!r} is not a {what}", do="Give a plain decimal number.")
+    return int(text)

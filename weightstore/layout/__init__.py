@@ -1,0 +1,1 @@
+"""Tensors, boxes, schemas: where an element lives, said without files or ranks; pure."""

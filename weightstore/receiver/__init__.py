@@ -1,0 +1,1 @@
+"""The reading user of the history: bring a version into live tensors."""

@@ -1,0 +1,1 @@
+"""The only layer that touches disks and object stores."""

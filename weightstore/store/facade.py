@@ -1,0 +1,261 @@
+"""`WeightStore`: one handle on a store, for trainers, readers and people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from weightstore.clock import SystemClock, SystemEntropy
+from weightstore.format import kept as kept_sets
+from weightstore.history import retire, tags
+from weightstore.history.commit import LogWriter
+from weightstore.history.progress import Progress, no_progress
+from weightstore.history.references import References
+from weightstore.ids import SessionId, StoreId, VersionId, parse_run_id, parse_tag_name
+from weightstore.settings import Settings
+from weightstore.store import opening, reporting
+from weightstore.store.reading import Components, Selector, StoreReader
+from weightstore.store.views import RetireReport, VersionInfo
+
+if TYPE_CHECKING:
+    from weightstore.trainer.inputs import TensorSource
+    from weightstore.trainer.session import TrainerSession
+
+
+class WeightStore(StoreReader):
+    """A transactional, versioned store for weights. Use `WeightStore.open`.
+
+    Reading needs no claim. Writing claims the store for one run (`trainer`); the claim is
+    given up by `close`, by leaving the `with` block, or by the death of the process.
+    Methods may be called from several threads; a trainer session from one at a time.
+    """
+
+    def __init__(
+        self,
+        components: Components,
+        store_id: StoreId,
+        *,
+        settings: Settings,
+        cast: Mapping[str, str],
+    ) -> None:
+        super().__init__(components, store_id, settings=settings)
+        self._cast = dict(cast)
+        self._own_trainer: TrainerSession | None = None
+
+    @classmethod
+    def open(
+        cls,
+        location: str | PathLike[str],
+        *,
+        create: bool = False,
+        cast: Mapping[str, str] | None = None,
+        settings: Settings | None = None,
+    ) -> Self:
+        """Open a store in a local directory.
+
+        Args:
+            location: The directory.
+            create: Make the store if the directory is new or empty.
+            cast: Declared lossy casts for puts: name pattern to dtype, such as
+                `{"*": "bf16"}` for a trainer that holds fp32 weights.
+            settings: How this process uses the store.
+
+        Raises:
+            NotAStoreError: there is no store, and `create` is false.
+            InputRefusedError: the directory holds something else.
+            UpgradeRequiredError: the store was made by a newer release.
+        """
+        used = settings or Settings()
+        clock, entropy = SystemClock(), SystemEntropy()
+        blobs, store_id = opening.open_local(
+            location, create=create, settings=used, clock=clock, entropy=entropy
+        )
+        return cls(Components(blobs, clock, entropy), store_id, settings=used, cast=cast or {})
+
+    def close(self) -> None:
+        """Give up the claim of `put_step`, if there is one. A second call does nothing."""
+        self._is_closed = True
+        session, self._own_trainer = self._own_trainer, None
+        if session is not None:
+            session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def trainer(
+        self,
+        run: str,
+        *,
+        take_over: bool = False,
+        rewind_to: int | None = None,
+        resume: TensorSource | None = None,
+        baseline_path: Path | None = None,
+    ) -> TrainerSession:
+        """Claim the store for a run and make the baseline that changes are found against.
+
+        Args:
+            run: Name of the training run.
+            take_over: Fence a trainer that holds the claim and cannot be proved dead.
+            rewind_to: Steps above this one will become new versions (the trainer resumed
+                from an older checkpoint).
+            resume: The trainer's weights now; if they equal the newest version they become
+                the baseline without reading the store.
+            baseline_path: Keep the baseline in this memory-mapped file instead of RAM.
+
+        Raises:
+            StoreOwnedError: another trainer owns the store.
+        """
+        from weightstore.trainer.attach import open_trainer  # noqa: PLC0415 -- may bring torch
+
+        return open_trainer(
+            self._blobs,
+            self._log,
+            clock=self._components.clock,
+            entropy=self._components.entropy,
+            settings=self._settings,
+            run=parse_run_id(run),
+            session=SessionId(self._components.entropy.hex128()),
+            take_over=take_over,
+            rewind_to=rewind_to,
+            cast=self._cast,
+            resume=resume,
+            baseline_path=baseline_path,
+        )
+
+    def put_step(
+        self,
+        step: int,
+        tensors: TensorSource,
+        *,
+        run: str = "main",
+        anchor: bool = False,
+        missing: Literal["refuse", "unchanged"] = "refuse",
+        new_schema: bool = False,
+    ) -> VersionId:
+        """Record the weights of a step and return the committed version's number.
+
+        The first call claims the store for `run`; `close` gives it up. Repeating a step
+        with the same bytes returns the version that it already is.
+
+        Args:
+            step: The trainer's count; rises within a run.
+            tensors: A state dict, a stream of (name, tensor), or a path to safetensors.
+            run: Name of the training run.
+            anchor: Also store the full form, as a Hugging Face checkpoint.
+            missing: With "unchanged", tensors that are not given did not change.
+            new_schema: Allow other names, shapes or dtypes, as a full version.
+
+        Raises:
+            SchemaMismatchError: names, shapes or dtypes differ; every difference is listed.
+            StepConflictError: this step is committed with other bytes.
+            StepOrderError: the step is below the newest and was never committed.
+            StoreOwnedError: another trainer owns the store.
+            FencedError: a newer claim came; stop this trainer.
+        """
+        self._refuse_closed()
+        if self._own_trainer is not None and self._own_trainer.run != run:
+            self._own_trainer.close()
+            self._own_trainer = None
+        if self._own_trainer is None:
+            self._own_trainer = self.trainer(run)
+        return self._own_trainer.put_step(
+            step, tensors, anchor=anchor, missing=missing, new_schema=new_schema
+        ).result()
+
+    def import_checkpoint(
+        self,
+        path: str | PathLike[str],
+        *,
+        run: str = "base",
+        step: int = 0,
+        take_over: bool = False,
+        progress: Progress = no_progress,
+    ) -> VersionInfo:
+        """Copy a safetensors file or Hugging Face directory in as a full version.
+
+        Claims the store for the copy and closes the claim. Repeating it with the same
+        files is a no-op that returns the version.
+
+        Raises:
+            InputRefusedError: the files are no readable safetensors checkpoint.
+            StoreOwnedError: a trainer owns the store.
+        """
+        from weightstore.trainer.importing import import_checkpoint  # noqa: PLC0415 -- may bring torch
+
+        record = import_checkpoint(
+            self._components.blobs,
+            self._log,
+            clock=self._components.clock,
+            entropy=self._components.entropy,
+            settings=self._settings,
+            path=Path(path),
+            run=parse_run_id(run),
+            step=step,
+            take_over=take_over,
+            progress=progress,
+        )
+        return self._info(self._log.tail(), record)
+
+    def tag(self, name: str, selector: Selector = "latest", *, owner: str = "") -> VersionInfo:
+        """Name a version. A tagged version and its chain are kept until the tag moves."""
+        record = self._find(selector)[1]
+        tags.put_tag(self._writer(), parse_tag_name(name), record.version, owner=owner)
+        return self._info(self._log.tail(), record)
+
+    def untag(self, name: str, *, owner: str = "") -> None:
+        """Remove a tag.
+
+        Raises:
+            TagNotFoundError: it is not set.
+        """
+        tags.remove_tag(self._writer(), parse_tag_name(name), owner=owner)
+
+    def retire(
+        self,
+        *,
+        keep_newest: int = 1,
+        keep_versions: Sequence[int] = (),
+        dry_run: bool = False,
+    ) -> RetireReport:
+        """Let versions go and delete what only they needed.
+
+        The newest, the active and the tagged versions always stay, each with its chain.
+
+        Args:
+            keep_newest: So many of the newest versions stay.
+            keep_versions: These stay too.
+            dry_run: Change nothing; report what would go.
+
+        Raises:
+            RetireRefusedError: an object of a version that stays is missing.
+        """
+        keep = retire.Keep(
+            newest_count=keep_newest,
+            versions=kept_sets.of_versions(VersionId(each) for each in keep_versions),
+        )
+        references = References(self._blobs, self._log, self._settings.limits)
+        return reporting.retire_and_sweep(
+            self._writer(), self._blobs, keep, references, dry_run=dry_run
+        )
+
+    def _writer(self) -> LogWriter:
+        self._refuse_closed()
+        return LogWriter(
+            self._blobs,
+            self._log,
+            clock=self._components.clock,
+            entropy=self._components.entropy,
+            settings=self._settings,
+            session=SessionId(self._components.entropy.hex128()),
+        )

@@ -1,0 +1,50 @@
+"""From a location to a store: which blobs hold it, and whether it is one."""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+from pathlib import Path
+
+from weightstore.clock import Clock, Entropy
+from weightstore.errors import InputRefusedError
+from weightstore.history.log import Log
+from weightstore.history.store_format import create_store, open_store
+from weightstore.ids import StoreId
+from weightstore.settings import Settings
+from weightstore.storage.blobs import BlobStore
+from weightstore.storage.local import LocalBlobStore
+from weightstore.storage.probe import probe_conditional_put
+
+
+def open_local(
+    location: str | PathLike[str],
+    *,
+    create: bool,
+    settings: Settings,
+    clock: Clock,
+    entropy: Entropy,
+) -> tuple[BlobStore, StoreId]:
+    """Open or make a store in a local directory.
+
+    After a crash: no store, or one that opening with `create` again completes.
+
+    Raises:
+        InputRefusedError: the location is a URL, or a directory with other things in it.
+        NotAStoreError: no store is there, and `create` is false.
+        BackendUnsuitableError: the file system cannot create files conditionally.
+    """
+    text = os.fspath(location)
+    if "://" in text:
+        raise InputRefusedError(
+            f"{text} is a URL; this release stores in local directories only",
+            do="Give a directory.",
+            facts={"location": text},
+        )
+    blobs = LocalBlobStore(Path(text), create=create, entropy=entropy)
+    log = Log(blobs, settings.limits)
+    if not create:
+        return blobs, open_store(blobs, log)
+    probe_conditional_put(blobs, entropy)
+    store_id = create_store(blobs, log, clock=clock, entropy=entropy, settings=settings)
+    return blobs, store_id

@@ -1,0 +1,230 @@
+"""The reading half of the facade: finding, describing, checking out and verifying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weightstore.clock import Clock, Entropy
+from weightstore.errors import ObjectMissingError, StoreClosedError
+from weightstore.format.records import VersionRecord
+from weightstore.format.rules import Prefix, is_kept
+from weightstore.history import chain, checkout, export, tags, versions
+from weightstore.history.existence import check_kept
+from weightstore.history.log import Log
+from weightstore.history.manifests import SchemaCache
+from weightstore.history.progress import Progress, no_progress
+from weightstore.ids import Slot, StoreId
+from weightstore.settings import Settings
+from weightstore.storage.blobs import BlobStore
+from weightstore.store import reporting
+from weightstore.store.views import (
+    Checkout,
+    LogRow,
+    StoreState,
+    TagInfo,
+    VerifyReport,
+    VersionDetails,
+    VersionInfo,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+Selector = int | str
+"""A version's number, `"latest"`, `"tag:name"` or `"run@step"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """What a store handle is made of; tests replace single ones."""
+
+    blobs: BlobStore
+    clock: Clock
+    entropy: Entropy
+
+
+class StoreReader:
+    """Everything that needs no claim and no write permission.
+
+    Args:
+        components: Blobs, clock and entropy.
+        store_id: Nonce of the store.
+        settings: How this process uses it.
+    """
+
+    def __init__(self, components: Components, store_id: StoreId, *, settings: Settings) -> None:
+        self.store_id = store_id
+        self._components = components
+        self._blobs = components.blobs
+        self._settings = settings
+        self._log = Log(components.blobs, settings.limits)
+        self._schemas: SchemaCache = {}
+        self._is_closed = False
+
+    @property
+    def location(self) -> str:
+        """Where the store is."""
+        return self._blobs.location
+
+    def checkout(
+        self, selector: Selector = "latest", *, progress: Progress = no_progress
+    ) -> Checkout:
+        """Load a version into private memory: `.tensors` for torch, `.host` without it.
+
+        Raises:
+            VersionNotFoundError: it was never committed.
+            VersionGoneError: it was retired; the error names the newest kept one.
+            CorruptError: stored bytes fail a check; nothing is returned.
+        """
+        prefix, record = self._find(selector)
+        with self._gone_if_retired(record):
+            host = checkout.checkout(self._blobs, self._plan(record), self._settings, progress)
+        return Checkout(self._info(prefix, record), host)
+
+    def checkout_into(
+        self,
+        selector: Selector,
+        state_dict: Mapping[str, torch.Tensor],
+        *,
+        progress: Progress = no_progress,
+    ) -> VersionInfo:
+        """Load a version into live tensors, in place; every storage stays where it is.
+
+        Everything stored is verified in a first pass; the second writes.
+
+        Raises:
+            SchemaMismatchError: the tensors do not fit; all differences are listed, and
+                nothing was written.
+            TargetUnusableError: it failed after the first write: load the target anew.
+        """
+        from weightstore.receiver.torch_targets import plan_targets  # noqa: PLC0415 -- torch is late
+
+        prefix, record = self._find(selector)
+        with self._gone_if_retired(record):
+            plan = self._plan(record)
+            targets = plan_targets(plan.schema, state_dict)
+            checkout.checkout_into(self._blobs, plan, targets.units, self._settings, progress)
+        targets.finish()
+        return self._info(prefix, record)
+
+    def checkout_to_file(
+        self, selector: Selector, path: str | PathLike[str], *, progress: Progress = no_progress
+    ) -> VersionInfo:
+        """Write a version's weights into one safetensors file.
+
+        After a crash: no file, or the whole file.
+
+        Raises:
+            InputRefusedError: the file exists.
+        """
+        taken = self.checkout(selector, progress=progress)
+        export.write_safetensors_file(taken.host, Path(path), self._components.entropy)
+        return taken.info
+
+    def export(
+        self,
+        selector: Selector,
+        directory: str | PathLike[str],
+        *,
+        progress: Progress = no_progress,
+    ) -> VersionInfo:
+        """Write a version as a Hugging Face checkpoint that `from_pretrained` loads.
+
+        After a crash: no directory, or the whole one.
+
+        Raises:
+            InputRefusedError: the directory exists and is not empty.
+        """
+        prefix, record = self._find(selector)
+        with self._gone_if_retired(record):
+            export.export_checkpoint(
+                self._blobs,
+                self._plan(record),
+                Path(directory),
+                entropy=self._components.entropy,
+                settings=self._settings,
+                progress=progress,
+            )
+        return self._info(prefix, record)
+
+    def verify(
+        self, selector: Selector = "latest", *, scan: bool = False, progress: Progress = no_progress
+    ) -> VerifyReport:
+        """Read a version's objects again and check sizes, hashes, streams and digests.
+
+        Args:
+            selector: The version.
+            scan: Also rebuild all weights and digest every element.
+            progress: Told of bytes read.
+
+        Raises:
+            CorruptError: the first thing that is wrong.
+        """
+        record = self._find(selector)[1]
+        with self._gone_if_retired(record):
+            plan = self._plan(record)
+            checkout.verify_plan(self._blobs, plan, self._settings, progress, scan=scan)
+        return reporting.verify_report(plan, scanned=scan)
+
+    def versions(self) -> Iterator[VersionInfo]:
+        """Every committed version, newest first; retired ones too."""
+        for listed in versions.list_versions(self._log, self._tail()):
+            yield reporting.version_info(listed.record, kept=listed.kept)
+
+    def version(self, selector: Selector = "latest") -> VersionInfo:
+        """The version that a selector names."""
+        return self._info(*self._find(selector))
+
+    def describe(self, selector: Selector = "latest") -> VersionDetails:
+        """What a version consists of."""
+        record = self._find(selector)[1]
+        with self._gone_if_retired(record):
+            limits = self._settings.limits
+            return reporting.version_details(self._blobs, record, limits, self._schemas)
+
+    def tags(self) -> tuple[TagInfo, ...]:
+        """Every tag that is set, by name."""
+        listed = tags.list_tags(self._log, self._tail())
+        return tuple(TagInfo(tag.name, tag.version, tag.owner) for tag in listed)
+
+    def state(self) -> StoreState:
+        """The newest state of the store."""
+        return reporting.store_state(self.location, self.store_id, self._tail())
+
+    def log(self) -> Iterator[LogRow]:
+        """The log's records, newest first."""
+        for slot in range(self._tail().next_slot - 1, -1, -1):
+            yield reporting.log_row(self._log, Slot(slot))
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError("this store handle is closed", do="Open the store again.")
+
+    def _tail(self) -> Prefix:
+        self._refuse_closed()
+        return self._log.tail()
+
+    def _find(self, selector: Selector) -> tuple[Prefix, VersionRecord]:
+        prefix = self._tail()
+        return prefix, versions.find_version(self._log, prefix, selector)
+
+    def _plan(self, record: VersionRecord) -> chain.CheckoutPlan:
+        limits = self._settings.limits
+        return chain.plan_checkout(self._blobs, self._log, record, limits, cache=self._schemas)
+
+    @contextmanager
+    def _gone_if_retired(self, record: VersionRecord) -> Iterator[None]:
+        """Tell a version that was retired under its reader from one that is damaged (P9)."""
+        try:
+            yield
+        except ObjectMissingError:
+            check_kept(self._log.tail().now, record.version)
+            raise
+
+    def _info(self, prefix: Prefix, record: VersionRecord) -> VersionInfo:
+        return reporting.version_info(record, kept=is_kept(prefix.now, record.version))

@@ -1,0 +1,205 @@
+"""Turns records and manifests into the values that the facade hands out."""
+
+from __future__ import annotations
+
+from weightstore.errors import CorruptLogError
+from weightstore.format import kept as kept_sets
+from weightstore.format.records import (
+    ActivateRecord,
+    AltRecord,
+    ClaimRecord,
+    FormatRecord,
+    InitRecord,
+    IntentRecord,
+    Record,
+    RetireRecord,
+    TagRecord,
+    VersionRecord,
+    VoidAttempt,
+    VoidRecord,
+)
+from weightstore.format.rules import Prefix
+from weightstore.history import retire, sweep
+from weightstore.history.chain import CheckoutPlan
+from weightstore.history.commit import LogWriter
+from weightstore.history.log import Log
+from weightstore.history.manifests import SchemaCache, load_manifest, load_schema
+from weightstore.history.references import References
+from weightstore.ids import Slot, StoreId
+from weightstore.settings import Limits
+from weightstore.storage.blobs import BlobStore
+from weightstore.store.views import (
+    LogRow,
+    RetireReport,
+    StoreState,
+    VerifyReport,
+    VersionDetails,
+    VersionInfo,
+)
+
+
+def version_info(record: VersionRecord, *, kept: bool) -> VersionInfo:
+    """What a version's record says."""
+    return VersionInfo(
+        version=record.version,
+        run=str(record.run),
+        step=record.step,
+        base=record.base.version if record.base else None,
+        digest=record.digest,
+        kept=kept,
+        slot=record.slot,
+        written_unix_ms=record.written_unix_ms,
+    )
+
+
+def version_details(
+    blobs: BlobStore, record: VersionRecord, limits: Limits, schemas: SchemaCache
+) -> VersionDetails:
+    """What a version's manifest and schema say.
+
+    Raises:
+        ObjectMissingError: one of them is not there.
+        CorruptObjectError: one of them is damaged.
+    """
+    manifest = load_manifest(blobs, record, limits)
+    schema = load_schema(blobs, manifest, limits, schemas)
+    delta = manifest.delta
+    return VersionDetails(
+        version=record.version,
+        run=str(record.run),
+        step=record.step,
+        base=record.base.version if record.base else None,
+        digest=record.digest,
+        schema_id=manifest.schema_id,
+        tensor_count=len(schema.tensors),
+        unit_count=schema.unit_count,
+        full_size_bytes=schema.size_bytes,
+        changed_count=delta.changed_count if delta else None,
+        piece_count=delta.piece_count if delta else None,
+        pack_count=len(delta.packs) if delta else None,
+        delta_size_bytes=delta.size_bytes if delta else None,
+        has_full_form=manifest.full is not None,
+        chain_count=manifest.chain_count,
+        chain_size_bytes=manifest.chain_size_bytes,
+        manifest_size_bytes=record.manifest_size_bytes,
+    )
+
+
+def verify_report(plan: CheckoutPlan, *, scanned: bool) -> VerifyReport:
+    """What a verification of a plan has read."""
+    pack_count = sum(len(each.delta.packs) for each in plan.deltas if each.delta)
+    file_count = len(plan.full_form.files)
+    return VerifyReport(
+        version=plan.record.version,
+        object_count=pack_count + file_count + 2 * (1 + len(plan.deltas)) + 1,
+        read_size_bytes=plan.full_size_bytes + plan.delta_size_bytes,
+        scanned=scanned,
+    )
+
+
+def store_state(location: str, store_id: StoreId, prefix: Prefix) -> StoreState:
+    """The state that the log's tail sums up to."""
+    now = prefix.now
+    claim = now.claim
+    return StoreState(
+        location=location,
+        store_id=store_id,
+        format=now.format,
+        record_count=prefix.next_slot,
+        newest=now.newest.version if now.newest else None,
+        epoch=now.epoch,
+        owner=f"run {claim.run} on {claim.host}, process {claim.process}" if claim else None,
+        active=now.active.version if now.active else None,
+    )
+
+
+def retire_and_sweep(
+    writer: LogWriter,
+    blobs: BlobStore,
+    keep: retire.Keep,
+    references: References,
+    *,
+    dry_run: bool,
+) -> RetireReport:
+    """Put the retire record, then delete; with a dry run only plan.
+
+    After a crash: nothing, or the record, or the record and some deletions; repeating ends
+    it.
+    """
+    if dry_run:
+        plan = retire.plan_retire(writer.log, writer.log.tail(), keep, chain_of=references.chain_of)
+    else:
+        plan = retire.retire(
+            writer,
+            blobs,
+            keep,
+            chain_of=references.chain_of,
+            objects_of=references.objects_of,
+        )
+    swept = sweep.sweep(
+        blobs,
+        writer.log,
+        objects_of=references.objects_of,
+        dry_run=dry_run,
+        kept=plan.kept if dry_run else None,
+    )
+    return RetireReport(
+        gone=tuple(kept_sets.iterate(plan.gone)),
+        deleted_count=swept.deleted_count,
+        deleted_size_bytes=swept.deleted_size_bytes,
+        unknown_count=swept.unknown_count,
+    )
+
+
+def log_row(log: Log, slot: Slot) -> LogRow:
+    """One record for people.
+
+    Raises:
+        CorruptLogError: it is not there, although later ones are.
+    """
+    stored = log.read(slot)
+    if stored is None:
+        raise CorruptLogError(
+            f"log record {slot} is missing below the tail",
+            do="Restore it from another copy of the store.",
+            facts={"slot": slot},
+        )
+    record = stored.record
+    return LogRow(
+        slot=record.slot,
+        kind=record.kind,
+        epoch=record.epoch,
+        run=record.run,
+        what=_summary(record),
+        written_unix_ms=record.written_unix_ms,
+    )
+
+
+def _summary(record: Record) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm per kind
+    match record:
+        case InitRecord():
+            return f"store {record.store_id[:8]}, format {record.format}"
+        case ClaimRecord():
+            rewound = "" if record.rewind_to is None else f", rewound to step {record.rewind_to}"
+            taken = ", taken over" if record.take_over else ""
+            return f"{record.action} by {record.host}, process {record.process}{taken}{rewound}"
+        case VersionRecord():
+            base = f"from {record.base.version}" if record.base else "without base"
+            return f"version {record.version}, step {record.step}, {base}"
+        case AltRecord():
+            return f"version {record.version}, {record.form} form {record.anchor_id}"
+        case IntentRecord():
+            return f"version {record.version}, anchor {record.anchor_id}"
+        case VoidRecord(what=VoidAttempt() as attempt):
+            return f"version {attempt.version}, attempt {attempt.attempt}"
+        case VoidRecord():
+            return "an intent"
+        case TagRecord():
+            target = "removed" if record.version is None else f"version {record.version}"
+            return f"{record.name}: {target}"
+        case ActivateRecord():
+            return f"version {record.version}"
+        case RetireRecord():
+            return "kept " + ", ".join(f"{each.first}-{each.last}" for each in record.kept)
+        case FormatRecord():
+            return f"format {record.format}"

@@ -1,0 +1,135 @@
+"""What the facade hands out: frozen values about versions, stores and what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weightstore.layout.tensors import HostTensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """One committed version.
+
+    Attributes:
+        version: Its number: 1, 2, 3, ... over all runs.
+        run: The run that put it.
+        step: The trainer's step.
+        base: The version that its delta starts from; None if it has no base.
+        digest: State digest: SHA-256 over names, dtypes, shapes and per-tensor lanes.
+        kept: False once it was retired: it can no longer be checked out.
+        slot: Where its record is in the log.
+        written_unix_ms: The writer's clock, for display.
+    """
+
+    version: int
+    run: str
+    step: int
+    base: int | None
+    digest: str
+    kept: bool
+    slot: int
+    written_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDetails:
+    """What a version's manifest says; sizes in bytes."""
+
+    version: int
+    run: str
+    step: int
+    base: int | None
+    digest: str
+    schema_id: str
+    tensor_count: int
+    unit_count: int
+    full_size_bytes: int
+    changed_count: int | None
+    piece_count: int | None
+    pack_count: int | None
+    delta_size_bytes: int | None
+    has_full_form: bool
+    chain_count: int
+    chain_size_bytes: int
+    manifest_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """The newest state of a store, from its log."""
+
+    location: str
+    store_id: str
+    format: int
+    record_count: int
+    newest: int | None
+    epoch: int
+    owner: str | None
+    active: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TagInfo:
+    """A name that keeps a version."""
+
+    name: str
+    version: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One record of the log, for people."""
+
+    slot: int
+    kind: str
+    epoch: int
+    run: str | None
+    what: str
+    written_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was read and found right."""
+
+    version: int
+    object_count: int
+    read_size_bytes: int
+    scanned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RetireReport:
+    """Versions retired and objects deleted; with a dry run, what would be."""
+
+    gone: tuple[int, ...]
+    deleted_count: int
+    deleted_size_bytes: int
+    unknown_count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkout:
+    """The weights of one version, in private memory.
+
+    Attributes:
+        info: Which version this is; with the selector `latest` the one that was newest.
+        host: Name to weights as unsigned bit patterns; tied names share memory.
+    """
+
+    info: VersionInfo
+    host: Mapping[str, HostTensor]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Name to torch tensor, sharing memory with `host`. Imports torch."""
+        from weightstore.receiver.torch_targets import torch_tensor  # noqa: PLC0415 -- torch is late
+
+        return {name: torch_tensor(host) for name, host in self.host.items()}

@@ -1,0 +1,1 @@
+"""Contract tests, fault injection and models, for this project and for others."""

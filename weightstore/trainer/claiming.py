@@ -1,0 +1,115 @@
+"""Becoming the owner of a store, and everything that its owner then works with."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from weightstore.clock import Clock, Entropy
+from weightstore.codec.codec import PieceCodec
+from weightstore.history.claim import Claim, Owner, close_claim, open_claim
+from weightstore.history.commit import LogWriter
+from weightstore.history.log import Log
+from weightstore.history.workers import Workers
+from weightstore.ids import RunId, SessionId, Step
+from weightstore.settings import Settings
+from weightstore.storage.blobs import BlobStore
+from weightstore.storage.machine import boot_id, host_name, process_id
+from weightstore.storage.owner_lock import acquire_owner_lock, is_owner_dead
+from weightstore.trainer.benches import make_benches
+from weightstore.trainer.tools import Tools
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StoreParts:
+    """An opened store, and how this process uses it.
+
+    Attributes:
+        blobs: The store.
+        log: Its log.
+        clock: Time.
+        entropy: Randomness.
+        settings: How much is done at once, and when full forms are written.
+        codec: Kernels to use; None makes one.
+    """
+
+    blobs: BlobStore
+    log: Log
+    clock: Clock
+    entropy: Entropy
+    settings: Settings
+    codec: PieceCodec | None = None
+
+    def new_session(self) -> SessionId:
+        """A nonce for one launch."""
+        return SessionId(self.entropy.hex128())
+
+
+def claim_store(
+    at_end: ExitStack,
+    parts: StoreParts,
+    *,
+    run: RunId,
+    session: SessionId,
+    take_over: bool = False,
+    rewind_to: Step | None = None,
+) -> tuple[Tools, Claim]:
+    """Claim a store for a run.
+
+    After a crash: the claim is open or not; on a local store the next trainer on this
+    machine sees that its owner is dead, elsewhere it needs `take_over`.
+
+    Args:
+        at_end: Given what closes the claim and lets go of lock and threads, in that order.
+        parts: The store.
+        run: Whose steps will be put.
+        session: Nonce of the launch.
+        take_over: Fence whoever owns the store now.
+        rewind_to: Steps above this one become new versions.
+
+    Raises:
+        StoreOwnedError: another trainer owns the store.
+        CommitUnknownError: no answer until the deadline; repeat the call.
+    """
+    tools = _make_tools(at_end, parts, session)
+    owner = Owner(host=host_name(), process=process_id(), boot_id=boot_id())
+    # Held before the claim says so: a claim whose owner holds no lock is of a dead one.
+    lock = acquire_owner_lock(parts.blobs, session)
+    if lock is not None:
+        at_end.callback(lock.release)
+    claim = open_claim(
+        tools.writer,
+        run=run,
+        owner=owner,
+        take_over=take_over,
+        rewind_to=rewind_to,
+        is_owner_dead=lambda other, boot: is_owner_dead(parts.blobs, other, boot),
+    )
+    at_end.callback(close_claim, tools.writer, claim, owner=owner)
+    return tools, claim
+
+
+def _make_tools(at_end: ExitStack, parts: StoreParts, session: SessionId) -> Tools:
+    codec = parts.codec or PieceCodec(limits=parts.settings.limits)
+    workers = at_end.enter_context(Workers(parts.settings.thread_count))
+    uploader = at_end.enter_context(ThreadPoolExecutor(1, thread_name_prefix="weightstore-upload"))
+    return Tools(
+        blobs=parts.blobs,
+        log=parts.log,
+        writer=LogWriter(
+            parts.blobs,
+            parts.log,
+            clock=parts.clock,
+            entropy=parts.entropy,
+            settings=parts.settings,
+            session=session,
+        ),
+        clock=parts.clock,
+        entropy=parts.entropy,
+        settings=parts.settings,
+        codec=codec,
+        workers=workers,
+        uploader=uploader,
+        benches=make_benches(codec),
+    )
