@@ -19,24 +19,26 @@ class WeightStoreError(Exception):
 
     Args:
         message: What happened, naming tensor, version, expected and found where they exist.
-        do: What the reader of the message can do next, as one sentence.
+        do: What the reader of the message can do next, as one sentence; without it the
+            `default_do` of the class.
         facts: The same facts for programs, by stable names.
 
     The error pickles (it crosses Ray and multiprocessing) and carries a stable `code`.
     """
 
     code: ClassVar[str] = "WS-0000"
+    default_do: ClassVar[str] = "Report this error with its code and its facts."
 
     def __init__(
         self, message: str, *, do: str = "", facts: Mapping[str, Fact] | None = None
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.do = do
+        self.do = do or self.default_do
         self.facts: dict[str, Fact] = dict(facts or {})
 
     def __str__(self) -> str:
-        return f"{self.message}\n  -> {self.do}" if self.do else self.message
+        return f"{self.message}\n  -> {self.do}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.do, self.facts))
@@ -59,6 +61,7 @@ class ConflictError(WeightStoreError):
     """Somebody was first. Read again, then decide."""
 
     code = "WS-1000"
+    default_do = "Read the store again, then decide."
 
 
 class BlobExistsError(ConflictError):
@@ -71,12 +74,14 @@ class StoreOwnedError(ConflictError):
     """Another trainer holds the open claim of this store."""
 
     code = "WS-1002"
+    default_do = "Wait until the other trainer has ended, or take the store over on purpose."
 
 
 class StoreBusyError(ConflictError):
     """The last attempt has no verdict yet; one attempt runs at a time."""
 
     code = "WS-1003"
+    default_do = "Finish the last attempt, then try again."
 
 
 # --- Stop -------------------------------------------------------------------------------
@@ -86,6 +91,7 @@ class FencedError(WeightStoreError):
     """A newer claim owns the store: this trainer must stop; it cannot commit any more."""
 
     code = "WS-2000"
+    default_do = "Stop this trainer; to go on, attach to the store anew."
 
 
 class AttemptVoidedError(FencedError):
@@ -101,6 +107,7 @@ class UnknownOutcomeError(WeightStoreError):
     """It may or may not have happened. Neither success nor failure is claimed."""
 
     code = "WS-3000"
+    default_do = "Open the store again and read whether it happened, before anything is repeated."
 
 
 class BlobOutcomeUnknownError(UnknownOutcomeError):
@@ -122,6 +129,7 @@ class CorruptError(WeightStoreError):
     """Stored bytes are not what their hash, size or grammar says."""
 
     code = "WS-4000"
+    default_do = "Verify the store, and read another copy of it or another version."
 
 
 class CorruptObjectError(CorruptError):
@@ -158,6 +166,7 @@ class TargetUnusableError(CorruptError):
     """An in-place checkout failed after it had begun to write: load the target anew."""
 
     code = "WS-4006"
+    default_do = "Load the target anew; what it holds now is a mixture."
 
 
 # --- Fix the input ----------------------------------------------------------------------
@@ -167,6 +176,7 @@ class RefusedError(WeightStoreError):
     """The request is wrong as it stands; nothing was changed."""
 
     code = "WS-5000"
+    default_do = "Correct the input named above, then call again; nothing was changed."
 
 
 class SchemaMismatchError(RefusedError):
@@ -242,18 +252,21 @@ class UnavailableError(WeightStoreError):
     """The storage refuses or fails. Mend it and repeat; repeating is safe."""
 
     code = "WS-6000"
+    default_do = "Mend the storage, then repeat; repeating is safe."
 
 
 class StorageFullError(UnavailableError):
     """No space is left; nothing became visible."""
 
     code = "WS-6001"
+    default_do = "Free space and repeat."
 
 
 class StoreReadOnlyError(UnavailableError):
     """The storage does not let this process write."""
 
     code = "WS-6002"
+    default_do = "Give this process write permission, or only read here."
 
 
 class StorageFailedError(UnavailableError):
@@ -266,18 +279,21 @@ class BackendUnsuitableError(UnavailableError):
     """The storage ignores the condition that commits rest on; it is refused before use."""
 
     code = "WS-6004"
+    default_do = "Keep the store on a local disk with ext4, XFS or btrfs."
 
 
 class StoreClosedError(UnavailableError):
     """This handle is closed, or dead after a failed fsync. Open the store again."""
 
     code = "WS-6005"
+    default_do = "Open the store again."
 
 
 class UpgradeRequiredError(UnavailableError):
     """The store uses a format or feature that this release does not know."""
 
     code = "WS-6006"
+    default_do = "Install a release that knows the store's format."
 
 
 # --- Ask for something else -------------------------------------------------------------
@@ -287,6 +303,7 @@ class NotFoundError(WeightStoreError):
     """What was asked for does not exist."""
 
     code = "WS-7000"
+    default_do = "List what is there, then ask for one of those."
 
 
 class BlobNotFoundError(NotFoundError):
@@ -299,6 +316,7 @@ class NotAStoreError(NotFoundError):
     """The place holds no weightstore."""
 
     code = "WS-7002"
+    default_do = "Name the directory of a store, or make one there first."
 
 
 class VersionNotFoundError(NotFoundError):

@@ -38,6 +38,7 @@ TagName = NewType("TagName", str)
 RUN_PATTERN = r"^\.*[a-z0-9_][a-z0-9_.]*$"
 TAG_PATTERN = r"^[.\-]*[A-Za-z0-9_][A-Za-z0-9_.\-]*$"
 NAME_LENGTH_MAX = 64
+NUMBER_LENGTH_MAX = 18
 HEX128_PATTERN = r"^[0-9a-f]{32}$"
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
 ANCHOR_ID_PATTERN = r"^[.\-]*[a-z0-9_][a-z0-9_.\-]*$"
@@ -83,6 +84,8 @@ def parse_number(text: str, *, what: str) -> int:
     Raises:
         SelectorError: the text is anything else.
     """
-    if not (text.isascii() and text.isdigit()) or (len(text) > 1 and text[0] == "0"):
-        raise SelectorError(f"{text!r} is not a {what}", do="Give a plain decimal number.")
+    is_plain = text.isascii() and text.isdigit() and (len(text) == 1 or text[0] != "0")
+    if not is_plain or len(text) > NUMBER_LENGTH_MAX:
+        shown = text[:NAME_LENGTH_MAX]
+        raise SelectorError(f"{shown!r} is not a {what}", do="Give a plain decimal number.")
     return int(text)

@@ -84,10 +84,6 @@ class Row:
     wall_ratio: float
     cpu_ratio: float
 
-    def median(self, field: str) -> float:
-        """Median of one field."""
-        return statistics.median(getattr(sample, field) for sample in self.samples)
-
     def spread(self, field: str) -> str:
         """Median, least and most of one field."""
         values = [getattr(sample, field) for sample in self.samples]
@@ -246,11 +242,12 @@ def main() -> None:
     print(f"{machine}; {given.threads} threads, n={given.rounds}, {given.chain} deltas")
     print(" | ".join(COLUMNS))
     for row in rows:
+        faults = statistics.median(sample.fault_count for sample in row.samples)
         blocks = max(sample.read_block_count for sample in row.samples)
         print(
             f"{row.what} | {row.tensor_count} | {row.size_bytes // MIB} | {row.spread('wall_s')}"
             f" | {row.spread('cpu_s')} | {row.wall_ratio:.2f} | {row.cpu_ratio:.2f}"
-            f" | {row.median('fault_count'):.0f} | {blocks}"
+            f" | {faults:.0f} | {blocks}"
         )
 
 

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from weightstore.cli import commands_read, commands_write, demo
 from weightstore.cli.exit_codes import ExitCode, exit_code_of
 from weightstore.cli.output import err, print_error
 from weightstore.errors import WeightStoreError
 
+
+class _Commands(TyperGroup):
+    """Says what an interrupt leaves behind, and notices a closed pipe before the process ends."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 -- typer does not name these types
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except KeyboardInterrupt as error:
+            err.print(INTERRUPTED_TEXT)
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
+        else:
+            return result
+
+
+INTERRUPTED_TEXT = "interrupted; what was committed stays, the rest left nothing visible"
+
 app = typer.Typer(
     name="weightstore",
+    cls=_Commands,
     help="A transactional, versioned store for the weights of a policy that is being trained.",
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 refused, 4 not found, 5 conflict, 6 fenced, "
     "7 corrupt, 8 unavailable, 9 outcome unknown, 130 interrupted. "
@@ -36,9 +56,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except WeightStoreError as error:
         print_error(error, as_json="--json" in words)
         sys.exit(exit_code_of(error))
-    except KeyboardInterrupt:
-        err.print("interrupted; what was committed stays, the rest left nothing visible")
-        sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(ExitCode.OK)

@@ -19,9 +19,12 @@ from weightstore.cli.output import (
     size_text,
     time_text,
 )
-from weightstore.store import WeightStore
+from weightstore.store import VersionDetails, WeightStore
 
-CountOption = Annotated[int, typer.Option("--count", "-n", min=1, help="How many, newest first.")]
+COUNT_MAX = 1_000_000
+CountOption = Annotated[
+    int, typer.Option("--count", "-n", min=1, max=COUNT_MAX, help="How many, newest first.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +56,7 @@ def log(store: StoreArgument, *, count: CountOption = 20, as_json: JsonOption = 
                 row["kind"],
                 row["epoch"],
                 row["run"] or "",
-                row["what"],
+                row["what"] if row["void"] is None else f"VOID ({row['void']}): {row['what']}",
                 time_text(row["written_unix_ms"]),
             )
             for row in rows
@@ -71,18 +74,28 @@ def show(
     """Show one version in full, or without VERSION the store and its newest versions."""
     with WeightStore.open(store) as opened:
         if selector:
-            details = asdict(opened.describe(selector))
+            details = opened.describe(selector)
             if as_json:
-                print_json(details)
+                print_json(asdict(details))
             else:
-                print_facts(details)
+                print_facts(_version_facts(details))
             return
         state = opened.state()
         versions = [asdict(info) for info in islice(opened.versions(), count)]
     if as_json:
         print_json({"store": asdict(state), "versions": versions})
         return
-    print_facts(asdict(state))
+    print_facts(
+        {
+            "store": state.location,
+            "id": state.store_id,
+            "format": state.format,
+            "log records": state.record_count,
+            "newest version": state.newest or "none yet",
+            "owner": state.owner or "none",
+            **({"active version": state.active} if state.active else {}),
+        }
+    )
     print_table(
         "",
         ("version", "run@step", "base", "digest", "kept", "written (UTC)"),
@@ -176,3 +189,32 @@ def verify(
             for row in rows
         ],
     )
+
+
+def _version_facts(details: VersionDetails) -> dict[str, object]:
+    """A version in words and sizes for people."""
+    base = "none: a full version" if details.base is None else f"version {details.base}"
+    facts: dict[str, object] = {
+        "version": f"{details.version} ({details.run}@{details.step})",
+        "base": base,
+        "digest": details.digest,
+        "schema": details.schema_id,
+        "tensors": f"{details.tensor_count:,} with {details.unit_count:,} elements, "
+        f"{size_text(details.full_size_bytes)}",
+    }
+    if details.changed_count is not None:
+        share = 100 * details.changed_count / max(details.unit_count, 1)
+        facts["changed"] = f"{details.changed_count:,} elements ({share:.3f} %)"
+        facts["delta"] = (
+            f"{size_text(details.delta_size_bytes or 0)} in {details.piece_count} pieces, "
+            f"{details.pack_count} packs"
+        )
+    facts["manifest"] = size_text(details.manifest_size_bytes)
+    facts["full form"] = "yes" if details.has_full_form else "no"
+    facts["checkout reads"] = (
+        "the full form alone"
+        if details.has_full_form
+        else f"a full form and {details.chain_count} deltas of "
+        f"{size_text(details.chain_size_bytes)} together"
+    )
+    return facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,8 +24,12 @@ from weightstore.cli.output import (
     progress_bars,
     size_text,
 )
-from weightstore.errors import InputRefusedError
+from weightstore.errors import InputRefusedError, VersionNotFoundError
+from weightstore.format import kept as kept_sets
+from weightstore.ids import VersionId
 from weightstore.store import WeightStore
+
+_KEEP_RANGE = re.compile(r"v([0-9]{1,15})(?:-v([0-9]{1,15}))?")
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +64,7 @@ def init(store: StoreArgument, *, as_json: JsonOption = False) -> None:
 def import_(
     store: StoreArgument,
     checkpoint: Annotated[
-        Path, typer.Argument(help="A safetensors file or a Hugging Face directory.")
+        Path, typer.Argument(help="A safetensors file or a Hugging Face directory.", exists=True)
     ],
     *,
     run: Annotated[str, typer.Option(help="Run to record the version under.")] = "base",
@@ -85,7 +90,10 @@ def import_(
 def put(
     store: StoreArgument,
     checkpoint: Annotated[
-        Path, typer.Argument(help="A safetensors file or a directory of them: the new weights.")
+        Path,
+        typer.Argument(
+            help="A safetensors file or a directory of them: the new weights.", exists=True
+        ),
     ],
     *,
     step: Annotated[int, typer.Option(min=0, help="The trainer's step; rises within a run.")],
@@ -121,6 +129,9 @@ def put(
     if as_json:
         print_json(asdict(report))
         return
+    if report.repeated:
+        out.print(f"version {report.version} ({run}@{step}) holds these bytes already")
+        return
     print_facts(
         {
             "version": f"{report.version} ({run}@{step})",
@@ -140,18 +151,26 @@ def tag(
     as_json: JsonOption = False,
 ) -> None:
     """Name a version, so that it is kept; list or remove names."""
+    if name is None and remove:
+        raise InputRefusedError("--remove needs a tag", do="Add --name TAG.")
     with WeightStore.open(store) as opened:
         if name is None:
-            tags = {each.name: each.version for each in opened.tags()}
+            tags = [asdict(each) for each in opened.tags()]
         elif remove:
             opened.untag(name, owner=owner)
-            tags = {}
+            tags = []
         else:
-            tags = {name: opened.tag(name, selector, owner=owner).version}
+            version = opened.tag(name, selector, owner=owner).version
+            tags = [{"name": name, "version": version, "owner": owner}]
     if as_json:
         print_json(tags)
-    elif tags or name is None:
-        print_table("", ("tag", "version"), list(tags.items()))
+    elif name is None:
+        rows = [(each["name"], each["version"], each["owner"]) for each in tags]
+        print_table("", ("tag", "version", "owner"), rows)
+    elif remove:
+        out.print(f"tag {name} is removed", markup=False)
+    else:
+        out.print(f"tag {name} is version {tags[0]['version']}", markup=False)
 
 
 def retire(
@@ -167,17 +186,26 @@ def retire(
     as_json: JsonOption = False,
 ) -> None:
     """Let old versions go and free their space."""
-    newest_count, versions = _kept(keep)
+    newest_count, ranges = _kept(keep)
     with WeightStore.open(store) as opened:
-        report = opened.retire(keep_newest=newest_count, keep_versions=versions, dry_run=dry_run)
+        report = opened.retire(
+            keep_newest=newest_count,
+            keep_versions=_versions(opened, ranges),
+            dry_run=dry_run,
+        )
     if as_json:
         print_json(asdict(report))
         return
     verb = "would be" if dry_run else "were"
+    gone = ", ".join(
+        f"{each.first}-{each.last}" if each.first < each.last else f"{each.first}"
+        for each in kept_sets.of_versions(VersionId(version) for version in report.gone)
+    )
     out.print(
-        f"{len(report.gone)} versions {verb} retired, {report.deleted_count} objects "
-        f"({size_text(report.deleted_size_bytes)}) {verb} deleted; "
-        f"{report.unknown_count} objects of unknown name left alone"
+        f"{len(report.gone)} versions{f' ({gone})' if gone else ''} {verb} retired, "
+        f"{report.deleted_count} objects "
+        f"({size_text(report.deleted_size_bytes)}) {verb} deleted"
+        + (f"; {report.unknown_count} unknown objects stay" if report.unknown_count else "")
     )
 
 
@@ -193,18 +221,32 @@ def _casts(words: list[str]) -> dict[str, str]:
     return pairs
 
 
-def _kept(words: list[str]) -> tuple[int, tuple[int, ...]]:
+def _kept(words: list[str]) -> tuple[int, list[tuple[int, int]]]:
+    """The count of newest versions to keep, and ranges of versions, both ends included."""
     newest_count = 0
-    versions: list[int] = []
+    ranges: list[tuple[int, int]] = []
     for word in words:
-        first, _, last = word.partition("-")
-        if word.isdecimal():
+        found = _KEEP_RANGE.fullmatch(word)
+        if word.isascii() and word.isdecimal():
             newest_count = max(newest_count, int(word))
-        elif all(part.startswith("v") and part[1:].isdecimal() for part in (first, last or first)):
-            versions += range(int(first[1:]), int((last or first)[1:]) + 1)
+        elif found and int(found[1]) <= int(found[2] or found[1]):
+            ranges.append((int(found[1]), int(found[2] or found[1])))
         else:
             raise InputRefusedError(
                 f"--keep {word!r} is not a count, a version or a range",
                 do="Write --keep 8, --keep v7 or --keep v3-v9.",
             )
-    return newest_count, tuple(versions)
+    return newest_count, ranges
+
+
+def _versions(store: WeightStore, ranges: list[tuple[int, int]]) -> list[int]:
+    """Every version of the ranges, none of which may end above the newest."""
+    newest = store.state().newest or 0
+    for _, last in ranges:
+        if last > newest:
+            raise VersionNotFoundError(
+                f"version {last} does not exist: the newest is {newest}",
+                do=f"Keep versions from 1 to {newest}.",
+                facts={"version": last, "newest": newest},
+            )
+    return [version for first, last in ranges for version in range(first, last + 1)]

@@ -87,8 +87,11 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(unix_ms: int) -> str:
-    """UTC, to the second."""
-    moment = dt.datetime.fromtimestamp(unix_ms / 1000, tz=dt.UTC)
+    """UTC, to the second; a stored number that is no date stays a number."""
+    try:
+        moment = dt.datetime.fromtimestamp(unix_ms / 1000, tz=dt.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{unix_ms} ms"
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -221,12 +221,14 @@ def _parse_entry(name: str, entry: Json, data_offset: int) -> StoredTensor:
 def _integers(value: Json, name: str, what: str) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ValueError(f"the {what} of {name!r} is no list")  # noqa: TRY004 -- becomes a typed error
-    for number in value:
-        if type(number) is not int or not 0 <= number <= TENSOR_SIZE_BYTES_MAX:
-            raise ValueError(
-                f"the {what} of {name!r} holds something else than a whole number below 2^53"
-            )
-    return tuple(value)
+    numbers = tuple([number for number in value if type(number) is int])
+    if len(numbers) != len(value) or (
+        numbers and not 0 <= min(numbers) <= max(numbers) <= TENSOR_SIZE_BYTES_MAX
+    ):
+        raise ValueError(
+            f"the {what} of {name!r} holds something else than whole numbers below 2^53"
+        )
+    return numbers
 
 
 def _check_product(name: str, shape: tuple[int, ...]) -> None:

@@ -212,7 +212,7 @@ def put_settled(blobs: BlobStore, key: str, put: Callable[[], None], chunks: Chu
     """Run a put of a key that only this attempt writes until it is known to have landed.
 
     A lost answer is not a lost write, and what is below may have sent a request twice: the
-    stored bytes say what happened. (P11)
+    stored bytes say what happened. (P11) What is found so is synced before it counts. (P6)
 
     After a crash: no blob, or the whole blob.
 
@@ -227,7 +227,8 @@ def put_settled(blobs: BlobStore, key: str, put: Callable[[], None], chunks: Chu
 
     Raises:
         BlobExistsError: the key holds other bytes.
-        BlobOutcomeUnknownError: it could not be settled in a few tries.
+        BlobOutcomeUnknownError: it could not be settled in a few tries, or what was found
+            could not be synced.
     """
     for left in reversed(range(PUT_TRY_COUNT)):
         try:
@@ -235,6 +236,8 @@ def put_settled(blobs: BlobStore, key: str, put: Callable[[], None], chunks: Chu
         except (BlobExistsError, BlobOutcomeUnknownError) as error:
             found = _holds(blobs, key, chunks)
             if found:
+                # The try that wrote it may not have come to its fsync of the name.
+                blobs.confirm_durable(key[: key.rfind("/") + 1])
                 return False
             if found is None and left:
                 continue

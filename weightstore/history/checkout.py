@@ -74,7 +74,9 @@ def checkout_into(
 
     The first pass verifies every object, stream and digest of the chain in O(one pack) of
     memory and touches no target. The second reads again, writes, and compares what has
-    landed. After a crash: the targets hold old and new bytes mixed; check out anew.
+    landed.
+
+    After a crash: the targets hold old and new bytes mixed; check out anew.
 
     Args:
         blobs: The store.

@@ -188,9 +188,10 @@ def last_step_of_run(log: Log, prefix: Prefix, run: RunId) -> Step | None:
 def _check_owner(owner: Owner, rewind_to: Step | None) -> None:
     if max(len(owner.host), len(owner.boot_id)) > TEXT_LENGTH_MAX:
         raise InputRefusedError(f"host name or boot id is longer than {TEXT_LENGTH_MAX}")
-    if rewind_to is not None and not 0 <= rewind_to <= MAX_INTEGER:
+    # A type checker keeps other types away; a bool or a float may come all the same.
+    if rewind_to is not None and not (type(rewind_to) is int and 0 <= rewind_to <= MAX_INTEGER):
         raise InputRefusedError(
-            f"rewind_to={rewind_to} is no step", do=f"Give a step from 0 to {MAX_INTEGER}."
+            f"rewind_to={rewind_to!r} is no step", do=f"Give a step from 0 to {MAX_INTEGER}."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weightstore.errors import VersionGoneError, VersionNotFoundError
-from weightstore.format.records import Now
+from weightstore.format.records import MAX_INTEGER, Now
 from weightstore.format.rules import is_kept
 from weightstore.ids import VersionId
 
@@ -15,6 +15,10 @@ def check_committed(now: Now, version: int) -> VersionId:
         VersionNotFoundError: it was never committed.
     """
     newest = now.newest
+    if not 0 <= version <= MAX_INTEGER:
+        raise VersionNotFoundError(
+            "a version is a number from 1, far below 2^53", do="List the versions of the store."
+        )
     if newest is None:
         raise VersionNotFoundError(
             f"version {version} does not exist: the store holds no version yet",

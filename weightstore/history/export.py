@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from typing_extensions import Buffer
 
 from weightstore.clock import Entropy
 from weightstore.codec.codec import PieceCodec
-from weightstore.errors import CorruptObjectError, InputRefusedError
+from weightstore.errors import CorruptObjectError, InputRefusedError, StorageFailedError
 from weightstore.format.anchor_plan import INDEX_FILE_NAME, hf_index_json, plan_anchor_files
 from weightstore.format.blocks import BLOCK_SIZE_BYTES, block_count
 from weightstore.format.safetensors_header import encode_safetensors_header
@@ -29,12 +30,14 @@ from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.durable import (
     UNSUPPORTED_ERRNOS,
+    link_durably,
     replace_durably,
     storage_error,
     sync_path,
 )
 
 _COPY_SIZE_BYTES = 1 << 30
+_TAKEN_ERRNOS = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 _FORMAT_METADATA = {"format": "pt"}
 
 
@@ -119,13 +122,17 @@ def write_safetensors_file(tensors: Mapping[str, HostTensor], path: Path, entrop
 def _finished(target: Path, entropy: Entropy, *, is_directory: bool) -> Iterator[Path]:
     """A name beside the target to write to, which becomes the target when all went well."""
     target = target.expanduser().absolute()
-    _check_free(target, is_directory=is_directory)
-    temporary = target.parent / f".{target.name}.{entropy.hex128()}.partial"
+    temporary: Path | None = None
     try:
+        _check_free(target, is_directory=is_directory)
+        temporary = target.parent / f".{target.name}.{entropy.hex128()}.partial"
         if is_directory:
             temporary.mkdir()
         yield temporary
-        replace_durably(temporary, target)
+        if is_directory:
+            _name_directory(temporary, target)
+        else:
+            link_durably(temporary, target)
     except OSError as error:
         _remove(temporary)
         raise storage_error(error, f"write {target}") from error
@@ -156,11 +163,32 @@ def _check_free(target: Path, *, is_directory: bool) -> None:
         )
 
 
-def _remove(temporary: Path) -> None:
-    if temporary.is_dir():
-        shutil.rmtree(temporary, ignore_errors=True)
-    else:
-        temporary.unlink(missing_ok=True)
+def _name_directory(temporary: Path, target: Path) -> None:
+    """Give a directory its name; one that came there meanwhile stays, unless it is empty.
+
+    After a crash: no directory or an empty one, or the whole one.
+    """
+    try:
+        replace_durably(temporary, target)
+    except StorageFailedError as error:
+        if error.facts["errno"] not in _TAKEN_ERRNOS:
+            raise
+        raise InputRefusedError(
+            f"{target} came to be while it was written; it was left as it is",
+            do="Name a place that does not exist yet, or an empty directory.",
+            facts={"path": str(target)},
+        ) from error
+
+
+def _remove(temporary: Path | None) -> None:
+    if temporary is None:
+        return
+    # What cannot be removed keeps its partial name; the error that led here matters more.
+    with suppress(OSError):
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
 
 
 def _write_weights(
@@ -230,7 +258,7 @@ def _check_block(stored: StoredFile, target: Path, block: int, buffers: Lender[b
     start, _ = stored.block_bounds(block)
     with buffers.lend() as buffer, target.open("rb", buffering=0) as stream:
         stream.seek(start)
-        size_bytes = stream.readinto(buffer)
+        size_bytes = _read_up_to(stream, memoryview(buffer))
         try:
             stored.blocks.check_block(block, memoryview(buffer)[:size_bytes])
         except CorruptObjectError as error:
@@ -240,3 +268,11 @@ def _check_block(stored: StoredFile, target: Path, block: int, buffers: Lender[b
                 facts={**error.facts, "version": stored.version, "key": stored.key},
             ) from error
     return size_bytes
+
+
+def _read_up_to(stream: io.RawIOBase, target: memoryview) -> int:
+    """Fill a buffer until it is full or the file ends; one read may give less of either."""
+    done = 0
+    while done < target.nbytes and (count := stream.readinto(target[done:])):
+        done += count
+    return done

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from weightstore.codec.codec import PieceCodec
 from weightstore.codec.digest import lanes_of, member_lanes
 from weightstore.codec.kernels import Kernels
-from weightstore.errors import InputRefusedError
+from weightstore.errors import BlobExistsError, InputRefusedError
 from weightstore.format.anchor_plan import INDEX_FILE_NAME
 from weightstore.format.blocks import BLOCK_SIZE_BYTES, block_count
 from weightstore.format.keys import anchor_key
@@ -61,7 +60,9 @@ def run_import(
     """Copy or reflink a checkpoint into the store, then hash and digest what is stored.
 
     The user may edit the files meanwhile: what counts is the copy. Memory: one block per
-    thread. After a crash: some of the files, each whole; nothing names them.
+    thread.
+
+    After a crash: some of the files, each whole; nothing names them.
 
     Args:
         blobs: The store.
@@ -72,7 +73,7 @@ def run_import(
         progress: Told the bytes of files copied (`"copy"`) and read back (`"digest"`).
 
     Raises:
-        InputRefusedError: a file was replaced or resized since the plan was made.
+        InputRefusedError: a file was removed, replaced or resized since the plan was made.
         BlobExistsError: a file of this id is there with other bytes.
         BlobOutcomeUnknownError: a copy could not be settled in a few tries.
     """
@@ -107,16 +108,40 @@ def _copy_file(blobs: BlobStore, key: str, file: ImportFile) -> None:
     def put() -> None:
         blobs.put_file_if_absent(key, file.source)
 
-    put_settled(blobs, key, put, lambda: _file_chunks(file.source))
+    before = _stamp(file)
+    try:
+        put_settled(blobs, key, put, lambda: _file_chunks(file))
+    except BlobExistsError as error:
+        # What was stored is compared with the source. If the source moved, the difference is
+        # the user's edit and not somebody else's object.
+        if _stamp(file) != before:
+            raise _changed(file, "it was written to") from error
+        raise
     size_bytes = blobs.size(key)
     if size_bytes != file.size_bytes:
         raise _changed(file, f"{size_bytes} bytes instead of {file.size_bytes}")
 
 
-def _file_chunks(source: Path) -> Iterator[bytes]:
-    with source.open("rb") as stream:
-        while chunk := stream.read(BLOCK_SIZE_BYTES):
-            yield chunk
+def _stamp(file: ImportFile) -> tuple[int, int, int]:
+    """What differs after a file was written to or replaced."""
+    try:
+        found = file.source.stat()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _file_chunks(file: ImportFile) -> Iterator[bytes]:
+    try:
+        with file.source.open("rb") as stream:
+            while chunk := stream.read(BLOCK_SIZE_BYTES):
+                yield chunk
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: ImportFile, error: OSError) -> InputRefusedError:
+    return _changed(file, f"it cannot be read any more ({error.strerror or error})")
 
 
 def _changed(file: ImportFile, how: str) -> InputRefusedError:

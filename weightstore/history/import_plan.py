@@ -114,12 +114,24 @@ def plan_import(path: Path, limits: Limits) -> ImportPlan:
         limits: Bounds headers and other files.
 
     Raises:
-        InputRefusedError: not there, no safetensors in it, a damaged file, or an index that
-            disagrees with the files; everything that disagrees is listed.
+        InputRefusedError: not there, not readable, changed meanwhile, no safetensors in it, a
+            damaged file, or an index that disagrees with the files; everything that disagrees
+            is listed.
         NameRefusedError, DTypeRefusedError, TensorRefusedError, LimitError: a tensor that
             cannot be stored.
     """
     source = path.expanduser()
+    try:
+        return _plan_source(source, limits)
+    except OSError as error:
+        raise InputRefusedError(
+            f"{source} cannot be read, or was changed while it was read: {error}",
+            do="Make it readable, and import when nothing writes to it.",
+            facts={"path": str(source)},
+        ) from error
+
+
+def _plan_source(source: Path, limits: Limits) -> ImportPlan:
     if source.is_dir():
         return _plan_directory(source, limits)
     if not source.is_file():

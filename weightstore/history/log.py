@@ -249,7 +249,6 @@ class Log:
         return known
 
     def _confirm_tail(self, prefix: Prefix) -> Prefix:
-        self._check_readable(prefix.now)
         self.confirm(prefix)
         self._known = prefix
         return prefix
@@ -290,17 +289,15 @@ class Log:
         return True
 
     def _agreed_start(self, first: Slot) -> Prefix | None:
-        """The prefix below a slot as its record says it, if that record and the next agree.
+        """The prefix below a slot as its record says it, if the next record agrees.
 
-        Both must also be valid by what they say: a correct writer puts no other record, so
-        an invalid one is no witness.
+        That one must also be valid: a correct writer puts no other record, so an invalid
+        one is no witness.
         """
         stored = self.stored_at(first)
         start = Prefix(first, stored.record.parent_sha256, stored.record.now)
         self._check_readable(start.now)
-        if isinstance(validate(start, stored.record), Invalid):
-            return None
-        after = accept(start, stored.record, stored.sha256)
+        after = advance(start, stored.record, stored.sha256)
         self._check_readable(after.now)
         following = self.stored_at(Slot(first + 1)).record
         return None if isinstance(validate(after, following), Invalid) else start

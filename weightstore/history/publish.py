@@ -166,8 +166,9 @@ def committed_step(
 
 
 def _check_step(step: Step) -> None:
-    if not 0 <= step <= MAX_INTEGER:
-        raise InputRefusedError(f"{step} is no step", do=f"Give a step from 0 to {MAX_INTEGER}.")
+    # A type checker keeps other types away; a bool or a float may come all the same.
+    if type(step) is not int or not 0 <= step <= MAX_INTEGER:
+        raise InputRefusedError(f"{step!r} is no step", do=f"Give a step from 0 to {MAX_INTEGER}.")
 
 
 def _own_commit(

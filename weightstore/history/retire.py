@@ -79,10 +79,6 @@ class RetirePlan:
     kept: Kept
     gone: Kept
 
-    def gone_versions(self) -> Iterator[VersionId]:
-        """Every version that goes, rising."""
-        return kept_sets.iterate(self.gone)
-
 
 def plan_retire(log: Log, prefix: Prefix, keep: Keep, *, chain_of: ChainOf) -> RetirePlan:
     """Decide which versions stay; changes nothing.

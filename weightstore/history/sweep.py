@@ -7,7 +7,7 @@ so an object made later is never judged by a state that does not know it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weightstore.errors import BlobOutcomeUnknownError
@@ -21,9 +21,11 @@ from weightstore.history.versions import records_of
 from weightstore.ids import VersionId
 from weightstore.storage.blobs import BlobInfo, BlobStore
 
-# Manifests go first: without its manifest nothing of a version can be read, so a sweep
-# that is cut never leaves a manifest whose packs are gone.
-SWEPT_PREFIXES = ("manifests/", "packs/", "anchors/", "layouts/", "receipts/")
+# Manifests go first, and their deletion is synced before the rest goes: without its manifest
+# nothing of a version can be read, so a sweep that is cut, by power loss too, never leaves a
+# manifest whose packs are gone.
+_MANIFESTS = "manifests/"
+SWEPT_PREFIXES = (_MANIFESTS, "packs/", "anchors/", "layouts/", "receipts/")
 DELETE_TRY_COUNT = 3
 _ANCHOR = re.compile(r"anchors/([^/]+)/[^/]+\Z")
 
@@ -100,14 +102,15 @@ def sweep(
         RetireRefusedError: an object of a kept version is missing; nothing was deleted.
         CorruptError: a manifest or record cannot be read; nothing was deleted.
         UpgradeRequiredError: the log holds what this release does not know; likewise.
+        BlobOutcomeUnknownError: a deletion got no answer in a few tries, or the deletion of
+            the manifests could not be synced; then nothing else was deleted.
     """
     assert kept is None or dry_run, "only the log says what is kept"
     survey = unless_retired_meanwhile(
         log, lambda prefix: _survey(blobs, log, prefix, objects_of, kept)
     )
     if not dry_run:
-        for info in survey.garbage:
-            _delete(blobs, info.key)
+        _delete_all(blobs, [info.key for info in survey.garbage])
     return SweepReport(
         deleted_count=len(survey.garbage),
         deleted_size_bytes=sum(info.size_bytes for info in survey.garbage),
@@ -177,6 +180,21 @@ def _anchors(log: Log, prefix: Prefix) -> _Anchors:
     }
     open_ids = frozenset(intent.anchor_id for intent in prefix.now.intents)
     return _Anchors(open_ids, alts, frozenset(voided_ids))
+
+
+def _delete_all(blobs: BlobStore, keys: Sequence[str]) -> None:
+    """Delete manifests, make that survive power loss, then delete the rest.
+
+    After a crash: some are gone; no other object while a manifest of these is there.
+    """
+    manifests = [key for key in keys if key.startswith(_MANIFESTS)]
+    for key in manifests:
+        _delete(blobs, key)
+    for folder in sorted({key[: key.rfind("/") + 1] for key in manifests}):
+        blobs.confirm_durable(folder)
+    for key in keys:
+        if not key.startswith(_MANIFESTS):
+            _delete(blobs, key)
 
 
 def _delete(blobs: BlobStore, key: str) -> None:

@@ -34,7 +34,7 @@ def put_tag(writer: LogWriter, name: TagName, version: int, *, owner: str) -> Ta
     Raises:
         VersionNotFoundError: the version was never committed.
         VersionGoneError: it was retired.
-        InputRefusedError: `owner` is too long.
+        InputRefusedError: `owner` is too long, or no text that UTF-8 can hold.
         CommitUnknownError: no answer until the deadline.
     """
     _check_owner(owner)
@@ -61,7 +61,7 @@ def remove_tag(writer: LogWriter, name: TagName, *, owner: str) -> TagRecord:
 
     Raises:
         TagNotFoundError: no such tag is set.
-        InputRefusedError: `owner` is too long.
+        InputRefusedError: `owner` is too long, or no text that UTF-8 can hold.
         CommitUnknownError: no answer until the deadline.
     """
     _check_owner(owner)
@@ -115,6 +115,13 @@ def _check_owner(owner: str) -> None:
             f"the owner of a tag has {len(owner)} characters, more than {OWNER_LENGTH_MAX}",
             do="Shorten it.",
         )
+    try:
+        owner.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputRefusedError(
+            f"the owner of a tag, {owner!a}, is no text that UTF-8 can hold",
+            do="Give it as Unicode text without lone surrogates.",
+        ) from error
 
 
 def _tag_records(log: Log, prefix: Prefix) -> Iterator[TagRecord]:

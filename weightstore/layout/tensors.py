@@ -15,6 +15,7 @@ Units: TypeAlias = NDArray[np.unsignedinteger[Any]]
 """Bits of elements, as unsigned integers of a dtype's unit width."""
 
 NAME_SIZE_BYTES_MAX = 1024
+RESERVED_NAME = "__metadata__"
 DIM_COUNT_MAX = 64
 TENSOR_SIZE_BYTES_MAX = 2**53 - 1
 """Sizes and positions stay exact in JSON of any language, and far from 64-bit overflow."""
@@ -36,6 +37,8 @@ def check_tensor_name(name: str) -> None:
         raise _refused_name(name, f"has {size_bytes} bytes of UTF-8, above {NAME_SIZE_BYTES_MAX}")
     if "\0" in name:
         raise _refused_name(name, "holds a NUL")
+    if name == RESERVED_NAME:
+        raise _refused_name(name, "is the key of a safetensors header's own metadata")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,9 @@ class BlobStore(Protocol):
     def put_file_if_absent(self, key: str, source: Path, /) -> int:
         """Create a durable blob from a local file, sharing blocks where the file system can.
 
-        The blob never shares later edits of `source`. After a crash: as `put_if_absent`.
-        Returns the size in bytes.
+        The blob never shares later edits of `source`. Returns the size in bytes.
+
+        After a crash: as `put_if_absent`.
         """
         ...
 

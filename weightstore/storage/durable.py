@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,10 +141,50 @@ def replace_durably(source: Path, target: Path, *, syscalls: Syscalls = SYSCALLS
             `StoreReadOnlyError` say so too.
         BlobOutcomeUnknownError: replaced, but power loss may undo it.
     """
+    with _synced_source(source, target, syscalls) as folder:
+        _replace_in(folder, source, target, syscalls)
+
+
+def link_durably(source: Path, target: Path, *, syscalls: Syscalls = SYSCALLS) -> None:
+    """Give a file its final name, unless something has that name already.
+
+    Both must lie in the same folder. On a file system without links the file is renamed
+    after a look at the name; only there a file made at the same moment is replaced.
+
+    After a crash: no file of that name or the whole one, which may have both names; once
+    this has returned, the whole one.
+
+    Raises:
+        InputRefusedError: something has the name, or they lie in different folders.
+        StorageFailedError: nothing was named; `StorageFullError` and `StoreReadOnlyError`
+            say so too.
+        BlobOutcomeUnknownError: named, but power loss may undo it.
+    """
+    with _synced_source(source, target, syscalls) as folder:
+        try:
+            syscalls.link(source.name, target.name, folder)
+        except FileExistsError as error:
+            raise _taken(target) from error
+        except OSError as error:
+            if error.errno not in UNSUPPORTED_ERRNOS:
+                raise storage_error(error, f"link {source} to {target.name}") from error
+            if os.path.lexists(target):
+                raise _taken(target) from error
+            _replace_in(folder, source, target, syscalls)
+            return
+        _sync_name(folder, target, syscalls)
+        # The file is there for good; a first name that cannot be removed only lies about.
+        with suppress(OSError):
+            syscalls.unlink(source.name, folder)
+
+
+@contextmanager
+def _synced_source(source: Path, target: Path, syscalls: Syscalls) -> Iterator[int]:
+    """The open folder of both names, after the source was synced."""
     if source.parent != target.parent:
         raise InputRefusedError(
             f"{source} and {target} lie in different folders",
-            do="Write the new file beside the one that it replaces.",
+            do="Write the new file beside the final name.",
         )
     sync_path(source, syscalls=syscalls)
     try:
@@ -151,9 +192,17 @@ def replace_durably(source: Path, target: Path, *, syscalls: Syscalls = SYSCALLS
     except OSError as error:
         raise storage_error(error, f"open {target.parent}") from error
     try:
-        _replace_in(folder, source, target, syscalls)
+        yield folder
     finally:
         os.close(folder)
+
+
+def _taken(target: Path) -> InputRefusedError:
+    return InputRefusedError(
+        f"{target} is there already; it was left as it is",
+        do="Name a place that does not exist yet.",
+        facts={"path": str(target)},
+    )
 
 
 def _replace_in(folder: int, source: Path, target: Path, syscalls: Syscalls) -> None:
@@ -161,10 +210,14 @@ def _replace_in(folder: int, source: Path, target: Path, syscalls: Syscalls) -> 
         syscalls.rename(source.name, target.name, folder)
     except OSError as error:
         raise storage_error(error, f"rename {source} to {target.name}") from error
+    _sync_name(folder, target, syscalls)
+
+
+def _sync_name(folder: int, target: Path, syscalls: Syscalls) -> None:
     try:
         syscalls.fsync(folder)
     except OSError as error:
         raise BlobOutcomeUnknownError(
-            f"{target} was replaced, but its folder could not be synced: {error.strerror}",
+            f"{target} has its name, but its folder could not be synced: {error.strerror}",
             do="Check the disk; read the file again after a restart of the machine.",
         ) from error

@@ -26,7 +26,7 @@ _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class OwnerLock:
-    """A held lock. Made by `acquire_owner_lock`; may be released once or more.
+    """A held lock. Made by `acquire_owner_lock`; may be released or left once or more.
 
     A process that was forked from the owner holds the lock too, until it ends or runs
     another program: the owner is then not yet provably dead, which errs on the safe side.
@@ -40,6 +40,9 @@ class OwnerLock:
     def release(self) -> None:
         """Give the lock up and remove its file; best effort, since the lock ends anyway.
 
+        Only for a session that surely has no open claim: without the file nobody can prove
+        any more that its owner is gone.
+
         After a crash: the file is there without a lock, or not there.
         """
         if self._file < 0:
@@ -51,8 +54,16 @@ class OwnerLock:
         ):
             if folder is not None:
                 os.unlink(self._session, dir_fd=folder)
-        os.close(self._file)
-        self._file = -1
+        self.leave()
+
+    def leave(self) -> None:
+        """Give the lock up and leave its file, as proof that the owner is gone.
+
+        After a crash: the file is there without a lock.
+        """
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 def acquire_owner_lock(blobs: BlobStore, session: SessionId) -> OwnerLock | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -12,6 +13,7 @@ from weightstore.clock import SystemClock, SystemEntropy
 from weightstore.format import kept as kept_sets
 from weightstore.history import retire, tags
 from weightstore.history.commit import LogWriter
+from weightstore.history.existence import check_committed
 from weightstore.history.progress import Progress, no_progress
 from weightstore.history.references import References
 from weightstore.ids import SessionId, StoreId, VersionId, parse_run_id, parse_tag_name
@@ -43,6 +45,7 @@ class WeightStore(StoreReader):
     ) -> None:
         super().__init__(components, store_id, settings=settings)
         self._cast = dict(cast)
+        self._own_lock = threading.Lock()
         self._own_trainer: TrainerSession | None = None
 
     @classmethod
@@ -77,8 +80,9 @@ class WeightStore(StoreReader):
 
     def close(self) -> None:
         """Give up the claim of `put_step`, if there is one. A second call does nothing."""
-        self._is_closed = True
-        session, self._own_trainer = self._own_trainer, None
+        with self._own_lock:
+            self._is_closed = True
+            session, self._own_trainer = self._own_trainer, None
         if session is not None:
             session.close()
 
@@ -101,6 +105,7 @@ class WeightStore(StoreReader):
         rewind_to: int | None = None,
         resume: TensorSource | None = None,
         baseline_path: Path | None = None,
+        name_rules: Sequence[str] = (),
     ) -> TrainerSession:
         """Claim the store for a run and make the baseline that changes are found against.
 
@@ -112,10 +117,14 @@ class WeightStore(StoreReader):
             resume: The trainer's weights now; if they equal the newest version they become
                 the baseline without reading the store.
             baseline_path: Keep the baseline in this memory-mapped file instead of RAM.
+            name_rules: Wrapper prefixes to strip from names, such as `("module.",)`; a
+                wrapped name is refused without a rule.
 
         Raises:
             StoreOwnedError: another trainer owns the store.
+            StoreClosedError: this handle is closed.
         """
+        self._refuse_closed()
         from weightstore.trainer.attach import open_trainer  # noqa: PLC0415 -- may bring torch
 
         return open_trainer(
@@ -131,6 +140,7 @@ class WeightStore(StoreReader):
             cast=self._cast,
             resume=resume,
             baseline_path=baseline_path,
+            name_rules=name_rules,
         )
 
     def put_step(
@@ -164,12 +174,8 @@ class WeightStore(StoreReader):
             FencedError: a newer claim came; stop this trainer.
         """
         self._refuse_closed()
-        if self._own_trainer is not None and self._own_trainer.run != run:
-            self._own_trainer.close()
-            self._own_trainer = None
-        if self._own_trainer is None:
-            self._own_trainer = self.trainer(run)
-        return self._own_trainer.put_step(
+        session = self._own_session(run)
+        return session.put_step(
             step, tensors, anchor=anchor, missing=missing, new_schema=new_schema
         ).result()
 
@@ -191,6 +197,7 @@ class WeightStore(StoreReader):
             InputRefusedError: the files are no readable safetensors checkpoint.
             StoreOwnedError: a trainer owns the store.
         """
+        self._refuse_closed()
         from weightstore.trainer.importing import import_checkpoint  # noqa: PLC0415 -- may bring torch
 
         record = import_checkpoint(
@@ -239,15 +246,30 @@ class WeightStore(StoreReader):
 
         Raises:
             RetireRefusedError: an object of a version that stays is missing.
+            VersionNotFoundError: a version to keep was never committed.
+            VersionGoneError: a version to keep is retired already.
         """
+        now = self._tail().now
         keep = retire.Keep(
             newest_count=keep_newest,
-            versions=kept_sets.of_versions(VersionId(each) for each in keep_versions),
+            versions=kept_sets.of_versions(check_committed(now, each) for each in keep_versions),
         )
         references = References(self._blobs, self._log, self._settings.limits)
         return reporting.retire_and_sweep(
             self._writer(), self._blobs, keep, references, dry_run=dry_run
         )
+
+    def _own_session(self, run: str) -> TrainerSession:
+        """The session behind `put_step`; two threads at once share one claim."""
+        with self._own_lock:
+            session = self._own_trainer
+            if session is not None and session.run != run:
+                self._own_trainer = None
+                session.close()
+                session = None
+            if session is None:
+                session = self._own_trainer = self.trainer(run)
+            return session
 
     def _writer(self) -> LogWriter:
         self._refuse_closed()

@@ -9,7 +9,7 @@ from pathlib import Path
 from weightstore.clock import Clock, Entropy
 from weightstore.errors import InputRefusedError
 from weightstore.history.log import Log
-from weightstore.history.store_format import create_store, open_store
+from weightstore.history.store_format import check_place, create_store, open_store
 from weightstore.ids import StoreId
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
@@ -45,6 +45,19 @@ def open_local(
     log = Log(blobs, settings.limits)
     if not create:
         return blobs, open_store(blobs, log)
+    if check_place(blobs, log) is None:
+        _refuse_unlisted(blobs)
     probe_conditional_put(blobs, entropy)
     store_id = create_store(blobs, log, clock=clock, entropy=entropy, settings=settings)
     return blobs, store_id
+
+
+def _refuse_unlisted(blobs: LocalBlobStore) -> None:
+    """Refuse a directory whose contents no listing shows: links, pipes, odd names."""
+    name = blobs.unlisted_name()
+    if name is not None:
+        raise InputRefusedError(
+            f"{blobs.location} is no store and not empty: it holds {name}",
+            do="Give a new or empty place for the store.",
+            facts={"location": blobs.location, "found": name},
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weightstore.clock import Clock, Entropy
-from weightstore.errors import ObjectMissingError, StoreClosedError
+from weightstore.errors import (
+    InputRefusedError,
+    ObjectMissingError,
+    SelectorError,
+    StoreClosedError,
+)
 from weightstore.format.records import VersionRecord
 from weightstore.format.rules import Prefix, is_kept
 from weightstore.history import chain, checkout, export, tags, versions
@@ -18,7 +24,7 @@ from weightstore.history.existence import check_kept
 from weightstore.history.log import Log
 from weightstore.history.manifests import SchemaCache
 from weightstore.history.progress import Progress, no_progress
-from weightstore.ids import Slot, StoreId
+from weightstore.ids import StoreId
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.store import reporting
@@ -109,7 +115,7 @@ class StoreReader:
             plan = self._plan(record)
             targets = plan_targets(plan.schema, state_dict)
             checkout.checkout_into(self._blobs, plan, targets.units, self._settings, progress)
-        targets.finish()
+            targets.finish()
         return self._info(prefix, record)
 
     def checkout_to_file(
@@ -122,8 +128,16 @@ class StoreReader:
         Raises:
             InputRefusedError: the file exists.
         """
+        target = Path(path)
+        # Told again by the writer, but then only after all weights were read.
+        if os.path.lexists(target):
+            raise InputRefusedError(
+                f"{target} is there already; nothing was written",
+                do="Name a file that does not exist yet.",
+                facts={"path": str(target)},
+            )
         taken = self.checkout(selector, progress=progress)
-        export.write_safetensors_file(taken.host, Path(path), self._components.entropy)
+        export.write_safetensors_file(taken.host, target, self._components.entropy)
         return taken.info
 
     def export(
@@ -198,8 +212,7 @@ class StoreReader:
 
     def log(self) -> Iterator[LogRow]:
         """The log's records, newest first."""
-        for slot in range(self._tail().next_slot - 1, -1, -1):
-            yield reporting.log_row(self._log, Slot(slot))
+        yield from reporting.log_rows(self._log, self._tail())
 
     def _refuse_closed(self) -> None:
         if self._is_closed:
@@ -210,6 +223,11 @@ class StoreReader:
         return self._log.tail()
 
     def _find(self, selector: Selector) -> tuple[Prefix, VersionRecord]:
+        if isinstance(selector, bool) or not isinstance(selector, int | str):
+            raise SelectorError(
+                f"{selector!r} is no selector",
+                do="Give an int for a version, or latest, a number, tag:NAME, RUN@STEP as a str.",
+            )
         prefix = self._tail()
         return prefix, versions.find_version(self._log, prefix, selector)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from weightstore.errors import CorruptLogError
 from weightstore.format import kept as kept_sets
 from weightstore.format.records import (
@@ -18,16 +21,17 @@ from weightstore.format.records import (
     VoidAttempt,
     VoidRecord,
 )
-from weightstore.format.rules import Prefix
+from weightstore.format.rules import Invalid, Prefix
 from weightstore.history import retire, sweep
 from weightstore.history.chain import CheckoutPlan
 from weightstore.history.commit import LogWriter
-from weightstore.history.log import Log
+from weightstore.history.log import Log, Step
 from weightstore.history.manifests import SchemaCache, load_manifest, load_schema
 from weightstore.history.references import References
 from weightstore.ids import Slot, StoreId
 from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
+from weightstore.storage.local import LocalBlobStore
 from weightstore.store.views import (
     LogRow,
     RetireReport,
@@ -36,6 +40,9 @@ from weightstore.store.views import (
     VersionDetails,
     VersionInfo,
 )
+
+_ROWS_AT_ONCE_COUNT = 32
+"""A record's verdict depends on all before it, so rows are made forwards, some at a time."""
 
 
 def version_info(record: VersionRecord, *, kept: bool) -> VersionInfo:
@@ -88,10 +95,12 @@ def version_details(
 def verify_report(plan: CheckoutPlan, *, scanned: bool) -> VerifyReport:
     """What a verification of a plan has read."""
     pack_count = sum(len(each.delta.packs) for each in plan.deltas if each.delta)
-    file_count = len(plan.full_form.files)
+    # The full form's files and its block hashes, one schema, a manifest and table each.
+    full_count = len(plan.full_form.files) + 1
+    version_count = 1 + len(plan.deltas)
     return VerifyReport(
         version=plan.record.version,
-        object_count=pack_count + file_count + 2 * (1 + len(plan.deltas)) + 1,
+        object_count=pack_count + full_count + 1 + 2 * version_count,
         read_size_bytes=plan.full_size_bytes + plan.delta_size_bytes,
         scanned=scanned,
     )
@@ -136,6 +145,8 @@ def retire_and_sweep(
             chain_of=references.chain_of,
             objects_of=references.objects_of,
         )
+        if isinstance(blobs, LocalBlobStore):
+            blobs.sweep_temporary()
     swept = sweep.sweep(
         blobs,
         writer.log,
@@ -151,26 +162,36 @@ def retire_and_sweep(
     )
 
 
-def log_row(log: Log, slot: Slot) -> LogRow:
-    """One record for people.
+def log_rows(log: Log, prefix: Prefix) -> Iterator[LogRow]:
+    """The records of a log for people, newest first, each with whether it counts.
 
     Raises:
-        CorruptLogError: it is not there, although later ones are.
+        CorruptLogError: one is missing although later ones are there, or does not parse.
     """
-    stored = log.read(slot)
-    if stored is None:
-        raise CorruptLogError(
-            f"log record {slot} is missing below the tail",
-            do="Restore it from another copy of the store.",
-            facts={"slot": slot},
-        )
-    record = stored.record
+    end: int = prefix.next_slot
+    while end > 0:
+        first = max(end - _ROWS_AT_ONCE_COUNT, 0)
+        steps = list(islice(log.steps(log.prefix_at(Slot(first))), end - first))
+        if len(steps) < end - first:
+            slot = first + len(steps)
+            raise CorruptLogError(
+                f"log record {slot} is missing below the tail",
+                do="Restore it from another copy of the store.",
+                facts={"slot": slot},
+            )
+        yield from map(_log_row, reversed(steps))
+        end = first
+
+
+def _log_row(step: Step) -> LogRow:
+    record = step.stored.record
     return LogRow(
         slot=record.slot,
         kind=record.kind,
         epoch=record.epoch,
         run=record.run,
         what=_summary(record),
+        void=step.verdict.reason if isinstance(step.verdict, Invalid) else None,
         written_unix_ms=record.written_unix_ms,
     )
 

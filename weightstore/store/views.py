@@ -85,19 +85,37 @@ class TagInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One record of the log, for people."""
+    """One record of the log, for people.
+
+    Attributes:
+        slot: Where it is.
+        kind: What it does, in one word.
+        epoch: Of the claim that wrote it.
+        run: The run that it belongs to.
+        what: What it says.
+        void: Why it counts for nothing; None for a record that counts.
+        written_unix_ms: The writer's clock, for display.
+    """
 
     slot: int
     kind: str
     epoch: int
     run: str | None
     what: str
+    void: str | None
     written_unix_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was read and found right."""
+    """What was read and found right.
+
+    Attributes:
+        version: The version.
+        object_count: Different objects: manifests, schema, digest tables, packs, files.
+        read_size_bytes: Bytes of packs and files together.
+        scanned: Whether every element was digested too.
+    """
 
     version: int
     object_count: int

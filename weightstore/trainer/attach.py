@@ -16,7 +16,7 @@ from weightstore.history.chain import CheckoutPlan
 from weightstore.history.checkout import checkout_into
 from weightstore.history.claim import Claim
 from weightstore.history.log import Log
-from weightstore.ids import SessionId, Step, parse_run_id
+from weightstore.ids import SessionId, parse_run_id
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.trainer.baseline import Baseline, plan_layout
@@ -27,7 +27,8 @@ from weightstore.trainer.claiming import StoreParts, claim_store
 from weightstore.trainer.drafts import Head
 from weightstore.trainer.heads import read_head
 from weightstore.trainer.inputs import Inputs, TensorSource, open_source
-from weightstore.trainer.publisher import Publisher, PublisherState
+from weightstore.trainer.publisher import Publisher, PublisherState, UnreadableHead
+from weightstore.trainer.put_request import checked_step
 from weightstore.trainer.session import TrainerSession
 from weightstore.trainer.tools import Tools
 
@@ -67,6 +68,7 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
 
     Raises:
         StoreOwnedError: another trainer owns the store.
+        InputRefusedError: `rewind_to` is no step, or `resume` no source of tensors.
         NameRefusedError: the run's name is not allowed.
         DTypeRefusedError: a cast is not possible.
     """
@@ -82,12 +84,13 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
             run=parse_run_id(run),
             session=session or parts.new_session(),
             take_over=take_over,
-            rewind_to=None if rewind_to is None else Step(rewind_to),
+            rewind_to=None if rewind_to is None else checked_step(rewind_to, "rewind_to="),
         )
-        given = None if resume is None else open_source(resume, name_rules=name_rules)
-        state = _Attach(tools, claim, place, casts).state(given)
+        state = _Attach(tools, claim, place, casts).state_with(resume, name_rules)
         publisher = Publisher(tools, claim, state, place=place, casts=casts)
-        return TrainerSession(publisher, at_end=undo.pop_all(), name_rules=name_rules)
+        return TrainerSession(
+            publisher, at_end=undo.pop_all(), limits=settings.limits, name_rules=name_rules
+        )
     raise AssertionError("the block above returns or raises")
 
 
@@ -109,6 +112,15 @@ class _Attach:
         self._place = place
         self._casts = casts
 
+    def state_with(self, resume: TensorSource | None, name_rules: Sequence[str]) -> PublisherState:
+        """As `state`, from what the caller gave."""
+        if resume is None:
+            return self.state(None)
+        with ExitStack() as opened:
+            limits = self._tools.limits
+            given = open_source(resume, at_end=opened, limits=limits, name_rules=name_rules)
+            return self.state(given)
+
     def state(self, resume: Inputs | None) -> PublisherState:
         """What the first put starts from; where nothing can be proven it will be full."""
         state = PublisherState()
@@ -121,6 +133,8 @@ class _Attach:
             state.head, plan = read_head(self._tools, record)
             state.baseline = self._baseline(state.head, plan, resume)
         except CorruptError as error:
+            if state.head is None:
+                state.unreadable = UnreadableHead(record.version, error)
             state.notes.append(
                 f"version {record.version} cannot be read, so the next one will be full: {error}"
             )

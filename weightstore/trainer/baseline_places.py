@@ -5,19 +5,18 @@ What a file holds is proven by digest before it is used, so it needs no durabili
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weightstore.errors import InputRefusedError, StorageFailedError, StorageFullError
-from weightstore.storage.durable import replace_durably
+from weightstore.errors import InputRefusedError
+from weightstore.storage.durable import replace_durably, storage_error
 from weightstore.trainer.baseline import Baseline, BaselineLayout
 
 _HEADER_SIZE_BYTES = 4096
@@ -72,6 +71,10 @@ class FilePlace:
             InputRefusedError: another process holds it, or it cannot be made.
         """
         self._path = path
+        if path.is_dir():
+            raise InputRefusedError(
+                f"baseline file {path} is a directory", do="Give the path of a file."
+            )
         try:
             self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -95,16 +98,21 @@ class FilePlace:
             self._lock = -1
 
     def load(self, layout: BaselineLayout) -> Baseline | None:
-        """The file's baseline, unproven; None if there is none of this layout."""
-        try:
-            with self._path.open("rb") as file:
-                head = file.read(_HEADER_SIZE_BYTES)
-        except FileNotFoundError:
-            return None
+        """The file's baseline, unproven; None if there is none of this layout.
+
+        Raises:
+            StorageFailedError: it is there and cannot be read, or not written.
+        """
         size_bytes = _HEADER_SIZE_BYTES + layout.size_bytes
-        if head != _header(layout) or self._path.stat().st_size != size_bytes:
-            return None
-        return _mapped(self._path, layout)
+        with _typed("read", self._path):
+            try:
+                with self._path.open("rb") as file:
+                    head = file.read(_HEADER_SIZE_BYTES)
+            except FileNotFoundError:
+                return None
+            if head != _header(layout) or self._path.stat().st_size != size_bytes:
+                return None
+            return _mapped(self._path, layout)
 
     def create(self, layout: BaselineLayout) -> Baseline:
         """A new baseline beside the present one; `adopt` puts it in place.
@@ -113,13 +121,16 @@ class FilePlace:
 
         Raises:
             StorageFullError: the file system has no room for it.
+            StoreReadOnlyError, StorageFailedError: it cannot be made.
         """
         path = self._candidate()
-        path.unlink(missing_ok=True)
-        with path.open("xb") as file, _full_disk(path):
-            os.posix_fallocate(file.fileno(), 0, _HEADER_SIZE_BYTES + layout.size_bytes)
-            file.write(_header(layout))
-        return _mapped(path, layout)
+        with _typed("make", path):
+            path.unlink(missing_ok=True)
+            with path.open("xb") as file, _removed_on_failure(path):
+                os.posix_fallocate(file.fileno(), 0, _HEADER_SIZE_BYTES + layout.size_bytes)
+                file.write(_header(layout))
+                file.flush()
+            return _mapped(path, layout)
 
     def adopt(self) -> None:
         """Make the created baseline the present one; its maps stay valid.
@@ -133,16 +144,21 @@ class FilePlace:
 
 
 @contextmanager
-def _full_disk(path: Path) -> Iterator[None]:
+def _typed(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        path.unlink(missing_ok=True)
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StorageFullError(
-                f"no room for the baseline file {path}", do="Free space, or give another path."
-            ) from error
-        raise StorageFailedError(f"baseline file {path}: {error.strerror}") from error
+        raise storage_error(error, f"{verb} the baseline file {path}") from error
+
+
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _mapped(path: Path, layout: BaselineLayout) -> Baseline:

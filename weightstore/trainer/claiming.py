@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from weightstore.clock import Clock, Entropy
 from weightstore.codec.codec import PieceCodec
+from weightstore.errors import ConflictError, FencedError, RefusedError, WeightStoreError
 from weightstore.history.claim import Claim, Owner, close_claim, open_claim
 from weightstore.history.commit import LogWriter
 from weightstore.history.log import Log
@@ -16,7 +17,7 @@ from weightstore.ids import RunId, SessionId, Step
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.machine import boot_id, host_name, process_id
-from weightstore.storage.owner_lock import acquire_owner_lock, is_owner_dead
+from weightstore.storage.owner_lock import OwnerLock, acquire_owner_lock, is_owner_dead
 from weightstore.trainer.benches import make_benches
 from weightstore.trainer.tools import Tools
 
@@ -77,17 +78,37 @@ def claim_store(
     # Held before the claim says so: a claim whose owner holds no lock is of a dead one.
     lock = acquire_owner_lock(parts.blobs, session)
     if lock is not None:
-        at_end.callback(lock.release)
-    claim = open_claim(
-        tools.writer,
-        run=run,
-        owner=owner,
-        take_over=take_over,
-        rewind_to=rewind_to,
-        is_owner_dead=lambda other, boot: is_owner_dead(parts.blobs, other, boot),
-    )
-    at_end.callback(close_claim, tools.writer, claim, owner=owner)
+        # Whatever is not known of the claim, the file stays, so that a successor can prove
+        # this owner dead.
+        at_end.callback(lock.leave)
+    try:
+        claim = open_claim(
+            tools.writer,
+            run=run,
+            owner=owner,
+            take_over=take_over,
+            rewind_to=rewind_to,
+            is_owner_dead=lambda other, boot: is_owner_dead(parts.blobs, other, boot),
+        )
+    except (ConflictError, FencedError, RefusedError):
+        _release_without_claim(tools, lock)
+        raise
+    at_end.callback(_close, tools, claim, owner, lock)
     return tools, claim
+
+
+def _close(tools: Tools, claim: Claim, owner: Owner, lock: OwnerLock | None) -> None:
+    close_claim(tools.writer, claim, owner=owner)
+    if lock is not None:
+        lock.release()
+
+
+def _release_without_claim(tools: Tools, lock: OwnerLock | None) -> None:
+    """Remove the lock of a claim that was not opened, unless the session has an older one."""
+    with suppress(WeightStoreError):
+        held = tools.log.tail().now.claim
+        if lock is not None and (held is None or held.session != tools.writer.session):
+            lock.release()
 
 
 def _make_tools(at_end: ExitStack, parts: StoreParts, session: SessionId) -> Tools:

@@ -12,7 +12,7 @@ from weightstore.history.import_checkpoint import run_import
 from weightstore.history.import_plan import ImportPlan, plan_import
 from weightstore.history.log import Log
 from weightstore.history.progress import Progress, no_progress
-from weightstore.ids import RunId, Step
+from weightstore.ids import RunId
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.trainer.attempt import Attempt
@@ -22,7 +22,7 @@ from weightstore.trainer.claiming import StoreParts, claim_store
 from weightstore.trainer.drafts import Draft
 from weightstore.trainer.inputs import open_source
 from weightstore.trainer.publisher import Publisher, PublisherState
-from weightstore.trainer.put_request import PutRequest
+from weightstore.trainer.put_request import PutRequest, checked_step
 from weightstore.trainer.tools import Tools
 
 
@@ -56,11 +56,12 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
         progress: Told the bytes copied and read back.
 
     Raises:
-        InputRefusedError: no usable checkpoint; nothing was written.
+        InputRefusedError: no usable checkpoint, or no step; nothing was written.
         StoreOwnedError: a trainer owns the store.
         StepConflictError: the step is committed with other bytes.
         StepOrderError: the step is below the newest and was never committed.
     """
+    number = checked_step(step)
     plan = plan_import(path, settings.limits)
     parts = StoreParts(
         blobs=blobs, log=log, clock=clock, entropy=entropy, settings=settings, codec=codec
@@ -73,7 +74,8 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
             tools, claim, PublisherState(), place=MemoryPlace(), casts=CastRules()
         )
         request = PutRequest(
-            step=Step(step), open_inputs=lambda: open_source(path, limits=settings.limits)
+            step=number,
+            open_inputs=lambda: open_source(path, at_end=at_end, limits=settings.limits),
         )
         return publisher.put_draft(request, lambda attempt: _draft(tools, attempt, plan, progress))
 

@@ -8,6 +8,7 @@ where the memory allows it. Torch is imported when the first torch tensor is met
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     import torch
 
 AnyTensor: TypeAlias = "torch.Tensor | HostTensor | NDArray[Any]"
-TensorSource: TypeAlias = "Mapping[str, AnyTensor] | Iterable[tuple[str, AnyTensor]] | Path"
+TensorsInMemory: TypeAlias = "Mapping[str, AnyTensor] | Iterable[tuple[str, AnyTensor]]"
+TensorSource: TypeAlias = "TensorsInMemory | Path"
 
 _NUMPY_DTYPES = {
     "b1": DType.BOOL,
@@ -89,24 +91,30 @@ Inputs: TypeAlias = MappedInputs | StreamedInputs
 
 
 def open_source(
-    source: TensorSource, *, name_rules: Sequence[str] = (), limits: Limits | None = None
+    source: TensorSource, *, at_end: ExitStack, limits: Limits, name_rules: Sequence[str] = ()
 ) -> Inputs:
     """Wrap what the caller gave.
 
     Args:
         source: A mapping or a stream of name to tensor, or a safetensors file or directory.
-        name_rules: Wrapper prefixes to strip (`module.`); without a rule they are refused.
+        at_end: Given what closes the files.
         limits: Bounds on headers of files.
+        name_rules: Wrapper prefixes to strip (`module.`); without a rule they are refused.
 
     Raises:
-        InputRefusedError: not a source, or a value that is no tensor.
+        InputRefusedError: not a source, a value that is no tensor, or no usable file.
         NameRefusedError: a name is not allowed, or two names become one.
         TensorRefusedError: a tensor's form cannot be stored.
     """
     if isinstance(source, Path):
         from weightstore.trainer.files import open_files  # noqa: PLC0415 -- only for paths
 
-        return _mapped(open_files(source, limits or Limits()), name_rules)
+        return _mapped(open_files(source, limits, at_end), name_rules)
+    return open_tensors(source, name_rules=name_rules)
+
+
+def open_tensors(source: TensorsInMemory, *, name_rules: Sequence[str] = ()) -> Inputs:
+    """Wrap a mapping or a stream of tensors in memory; as `open_source`."""
     if isinstance(source, Mapping):
         return _mapped(source.items(), name_rules)
     return StreamedInputs(_stream(_iterated(source), name_rules))
@@ -190,12 +198,13 @@ def _wrap(name: str, tensor: object) -> InputTensor:
         return InputTensor(_renamed(tensor.spec, name), tensor.read, tensor.find_storage)
     if isinstance(tensor, HostTensor):
         return _array_input(_renamed(tensor.spec, name), tensor.units)
-    if isinstance(tensor, np.ndarray):
+    if type(tensor) is np.ndarray:
         return _numpy_input(name, tensor)
     if type(tensor).__module__.partition(".")[0] == "torch" or _is_torch_tensor(tensor):
         return _torch_input(name, tensor)
+    # A subclass of an array may mean more than its bits, such as a mask.
     raise InputRefusedError(
-        f"entry {name!r} is a {type(tensor).__name__}, not a tensor",
+        f"entry {name!r} is a {type(tensor).__name__}, not a tensor or a plain array",
         do="Leave out what is no tensor, such as `_extra_state` entries.",
         facts={"tensor": name},
     )

@@ -26,23 +26,28 @@ def put_own(blobs: BlobStore, key: str, data: Buffer, *, durable: bool = True) -
     object is there, or it is sent again.
 
     After a crash: no object, or the whole object; nothing names it until a record does.
+    Once this has returned, a durable one survives power loss.
 
     Raises:
-        BlobOutcomeUnknownError: it could not be settled in a few tries.
+        BlobOutcomeUnknownError: it could not be settled in a few tries, or it is there and
+            could not be made durable.
         CorruptObjectError: the key holds other bytes.
     """
     view = memoryview(data).cast("B")
-    for _ in range(_TRY_COUNT - 1):
+    for left in reversed(range(_TRY_COUNT)):
         try:
             blobs.put_if_absent(key, view, durable=durable)
         except (BlobOutcomeUnknownError, BlobExistsError):
             # A lost answer is not a lost write. (P11)
             if _is_there(blobs, key, view):
+                if durable:
+                    # What is found may still vanish with the power. (P6)
+                    blobs.confirm_durable(key[: key.rfind("/") + 1])
                 break
+            if not left:
+                raise
         else:
             break
-    else:
-        blobs.put_if_absent(key, view, durable=durable)
     return ObjectRef(
         key=key, size_bytes=view.nbytes, sha256=Sha256(hashlib.sha256(view).hexdigest())
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 
 from weightstore.errors import StoreBusyError
 from weightstore.ids import RunId, Step, VersionId
+
+_PACKAGE_FOLDER = f"{Path(__file__).parents[1]}/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +121,7 @@ class PendingVersion:
             for note in report.notes:
                 # Told to the thread that asks: a warning there may be an error, and must not
                 # end the put.
-                warnings.warn(note, UserWarning, stacklevel=3)
+                warnings.warn(note, UserWarning, stacklevel=_caller_level())
         return report
 
     def _busy(self, what: str, timeout_s: float | None) -> StoreBusyError:
@@ -126,3 +130,13 @@ class PendingVersion:
             do="Wait again; the put is not ended by a timeout.",
             facts={"step": self.step},
         )
+
+
+def _caller_level() -> int:
+    """The `stacklevel` at which whoever asks for it warns about this library's caller."""
+    frame = inspect.currentframe()
+    level = 0
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
+        frame = frame.f_back
+        level += 1
+    return level

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weightstore.codec.digest import StateHasher
-from weightstore.errors import WeightStoreError
+from weightstore.errors import InputRefusedError, WeightStoreError
 from weightstore.format.manifest import Manifest
 from weightstore.format.objects import ObjectRef
 from weightstore.format.records import VersionRecord
 from weightstore.format.rules import Prefix, next_version
 from weightstore.history.claim import Claim, fenced, owns
 from weightstore.history.publish import Publication, commit_version, void_attempt
-from weightstore.ids import Sha256, Step
+from weightstore.ids import Sha256, Step, VersionId
 from weightstore.trainer.attempt import Attempt
 from weightstore.trainer.baseline import Baseline
 from weightstore.trainer.baseline_places import BaselinePlace
@@ -40,17 +40,33 @@ from weightstore.trainer.tools import Tools
 from weightstore.trainer.watch import PutWatch
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class UnreadableHead:
+    """A newest version whose schema is not known, since it cannot be read.
+
+    Attributes:
+        version: Its number.
+        cause: Why.
+    """
+
+    version: VersionId
+    cause: WeightStoreError
+
+
 @dataclass(slots=True, eq=False)
 class PublisherState:
     """What the next put starts from.
 
     Attributes:
         head: The newest version; None in an empty store, or where it cannot be read.
+        unreadable: The newest version where it cannot be read: what is given cannot be
+            compared with it.
         baseline: Its bits, proven; None makes the next version a full one.
         notes: What the next put tells its caller.
     """
 
     head: Head | None = None
+    unreadable: UnreadableHead | None = None
     baseline: Baseline | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -114,6 +130,8 @@ class Publisher:
             StepConflictError: the step is committed with other bytes.
             StepOrderError: the step is below the newest and was never committed.
             SchemaMismatchError: names, shapes or dtypes differ; nothing was written.
+            InputRefusedError: the newest version cannot be read, so that nothing can be
+                compared with it, and that was not declared to be fine.
             CommitUnknownError: no verdict until the deadline; the next put resolves it.
         """
         watch = PutWatch(self._tools.clock, captured)
@@ -124,6 +142,8 @@ class Publisher:
             record, unit_count = self._answer(prefix, request, inputs)
             watch.captured()
             return watch.report(record, unit_count=unit_count, repeated=True, notes=self._notes())
+        if self._state.unreadable is not None:
+            _check_unreadable(self._state.unreadable, request)
         head, baseline = self._state.head, self._state.baseline
         if head is None or baseline is None or request.new_schema:
             return self._put_full(prefix, request, inputs, watch)
@@ -317,12 +337,14 @@ class Publisher:
         assert left.move is not None
         # While the baseline moves it is of no version. If that fails, the version is committed
         # all the same, and the next put writes a full one.
-        self._state.head = self._state.baseline = None
+        self._state.head = self._state.unreadable = self._state.baseline = None
         try:
             own = record.commit_id == left.attempt.commit_id
             self._state.head = left.head if own else read_head(self._tools, record)[0]
             self._state.baseline = left.move()
         except WeightStoreError as error:
+            if self._state.head is None:
+                self._state.unreadable = UnreadableHead(record.version, error)
             self._state.notes.append(
                 f"version {record.version} is committed, but its baseline was lost, so the next"
                 f" version will be full: {error}"
@@ -340,3 +362,19 @@ class Publisher:
         notes = tuple(self._state.notes)
         self._state.notes.clear()
         return notes
+
+
+def _check_unreadable(newest: UnreadableHead, request: PutRequest) -> None:
+    """Refuse a put that says how it follows a version that nobody can read."""
+    if request.new_schema and request.missing == "refuse":
+        return
+    if request.new_schema:
+        problem, do = "no tensor can be unchanged", 'give all tensors, without missing="unchanged"'
+    else:
+        problem = "these tensors cannot be compared with its schema"
+        do = "put all tensors with new_schema=True: they become a full version"
+    raise InputRefusedError(
+        f"version {newest.version} cannot be read, so {problem}: {newest.cause.message}",
+        do=f"Mend the store, or {do}.",
+        facts={"version": newest.version, "cause": newest.cause.code},
+    ) from newest.cause

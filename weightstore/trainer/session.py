@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,14 +9,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from weightstore.errors import InputRefusedError, StoreClosedError
-from weightstore.format.records import MAX_INTEGER
-from weightstore.ids import Epoch, RunId, SessionId, Step
+from weightstore.errors import StoreClosedError
+from weightstore.ids import Epoch, RunId, SessionId
+from weightstore.settings import Limits
+from weightstore.storage.machine import process_id
 from weightstore.trainer.binding import Missing
 from weightstore.trainer.inputs import Inputs, TensorSource, device_fence, open_source
 from weightstore.trainer.pending import PendingVersion
 from weightstore.trainer.publisher import Publisher
-from weightstore.trainer.put_request import PutRequest
+from weightstore.trainer.put_request import PutRequest, checked_step
 
 
 class TrainerSession:
@@ -29,19 +29,27 @@ class TrainerSession:
     Args:
         publisher: The claim, the baseline and the way to the store.
         at_end: Closes the claim, and lets go of lock, threads and baseline.
+        limits: Bounds on headers of given files.
         name_rules: Wrapper prefixes to strip from given names.
     """
 
     def __init__(
-        self, publisher: Publisher, *, at_end: ExitStack, name_rules: Sequence[str] = ()
+        self,
+        publisher: Publisher,
+        *,
+        at_end: ExitStack,
+        limits: Limits,
+        name_rules: Sequence[str] = (),
     ) -> None:
         self._publisher = publisher
         self._at_end = at_end
+        self._limits = limits
         self._name_rules = tuple(name_rules)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="weightstore-put")
         self._last: PendingVersion | None = None
         self._is_closed = False
         self._lock = threading.Lock()
+        self._process = process_id()
 
     @property
     def run(self) -> RunId:
@@ -84,7 +92,8 @@ class TrainerSession:
             StoreClosedError: the session is closed.
             InputRefusedError: the step is no number that a version can have.
         """
-        number = _checked_step(step)
+        number = checked_step(step)
+        self._refuse_fork()
         source = dict(tensors) if isinstance(tensors, Mapping) else tensors
         await_devices = device_fence(source.values()) if isinstance(source, dict) else None
         with self._lock:
@@ -92,11 +101,14 @@ class TrainerSession:
             if self._last is not None:
                 self._last.wait()
             pending = PendingVersion(number)
+            opened = ExitStack()
 
             def open_inputs() -> Inputs:
                 if await_devices is not None:
                     await_devices()
-                return open_source(source, name_rules=self._name_rules)
+                return open_source(
+                    source, at_end=opened, limits=self._limits, name_rules=self._name_rules
+                )
 
             request = PutRequest(
                 step=number,
@@ -105,8 +117,9 @@ class TrainerSession:
                 missing=missing,
                 new_schema=new_schema,
             )
+            # Remembered once it is under way: nobody waits for a put that never began.
+            self._background.submit(_work, self._publisher, request, pending, opened)
             self._last = pending
-            self._background.submit(_work, self._publisher, request, pending)
             return pending
 
     def close(self) -> None:
@@ -117,6 +130,9 @@ class TrainerSession:
         Raises:
             WeightStoreError: the claim could not be closed.
         """
+        if process_id() != self._process:
+            # The claim and the background thread are the parent's; it goes on with them.
+            return
         with self._lock:
             self._is_closed = True
             self._background.shutdown(wait=True)
@@ -134,6 +150,16 @@ class TrainerSession:
     ) -> None:
         self.close()
 
+    def _refuse_fork(self) -> None:
+        """A forked child has no background thread: a put there would wait for ever."""
+        if process_id() != self._process:
+            raise StoreClosedError(
+                f"this trainer session belongs to process {self._process}, not to its forked"
+                f" child {process_id()}",
+                do="Put from the process that made the session.",
+                facts={"owner_process": self._process, "process": process_id()},
+            )
+
     def _refuse_closed(self) -> None:
         if self._is_closed:
             raise StoreClosedError(
@@ -141,21 +167,12 @@ class TrainerSession:
             )
 
 
-def _checked_step(step: int) -> Step:
+def _work(
+    publisher: Publisher, request: PutRequest, pending: PendingVersion, opened: ExitStack
+) -> None:
     try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if isinstance(step, bool) or not 0 <= number <= MAX_INTEGER:
-        raise InputRefusedError(
-            f"{step!r} is no step", do=f"Give a whole number from 0 to {MAX_INTEGER}."
-        )
-    return Step(number)
-
-
-def _work(publisher: Publisher, request: PutRequest, pending: PendingVersion) -> None:
-    try:
-        report = publisher.put(request, captured=pending.mark_captured)
+        with opened:
+            report = publisher.put(request, captured=pending.mark_captured)
     except BaseException as error:  # noqa: BLE001 -- whatever it is, the caller's thread raises it
         pending.fail(error)
     else:

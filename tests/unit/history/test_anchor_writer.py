@@ -187,6 +187,28 @@ def test_a_put_that_landed_late_is_hashed_anew() -> None:
     assert hasher.finish() == [hashlib.sha256(b"abc").digest()]
 
 
+class Confirming(Late):
+    """Writes down what is made durable, and fails at it when told to."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.confirmed: list[str] = []
+        self.fails = fails
+
+    def confirm_durable(self, prefix: str, /) -> None:
+        self.confirmed.append(prefix)
+        if self.fails:
+            raise BlobOutcomeUnknownError("fsync failed")
+
+
+def test_what_is_found_is_synced_before_it_counts() -> None:
+    blobs = Confirming()
+    put_own_stream(blobs, "anchors/x/a", chunks_of(b"abc"))
+    assert blobs.confirmed == ["anchors/x/"]
+    with pytest.raises(BlobOutcomeUnknownError, match="fsync failed"):
+        put_own_stream(Confirming(fails=True), "anchors/x/a", chunks_of(b"abc"))
+
+
 def test_a_blob_that_was_there_before_is_a_conflict() -> None:
     blobs = MemoryBlobStore()
     blobs.put_if_absent("anchors/x/a", b"other")

@@ -214,7 +214,7 @@ def test_rewinding_again_in_the_session_that_owns_the_store(
     assert repeated.put(3, b"other").version == 4
 
 
-@pytest.mark.parametrize("step", [-1, 2**53])
+@pytest.mark.parametrize("step", [-1, 2**53, True])
 def test_a_rewind_to_no_step_is_refused(store: ToyStore, step: int) -> None:
     with pytest.raises(InputRefusedError):
         store.trainer(rewind_to=step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -205,6 +206,60 @@ def test_one_file_holds_every_name(chain: ThreeVersions, tmp_path: Path) -> None
     with pytest.raises(InputRefusedError):
         write_safetensors_file(found, tmp_path / "out.safetensors", SeededEntropy())
     assert [path.name for path in tmp_path.iterdir()] == ["out.safetensors"]
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_file_that_came_meanwhile_is_not_overwritten(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "out.safetensors"
+
+    class Meanwhile(SeededEntropy):
+        def hex128(self) -> str:
+            if kind == "file":
+                target.write_text("mine")
+            else:
+                target.symlink_to("mine")
+            return super().hex128()
+
+    with pytest.raises(InputRefusedError, match="is there already"):
+        write_safetensors_file({}, target, Meanwhile())
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    assert target.is_symlink() if kind == "link" else target.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["file", "full directory"])
+def test_a_directory_that_came_meanwhile_is_left(
+    chain: ThreeVersions, tmp_path: Path, kind: str
+) -> None:
+    target = tmp_path / "out"
+
+    class Meanwhile(SeededEntropy):
+        def hex128(self) -> str:
+            if kind == "file":
+                target.write_text("mine")
+            else:
+                target.mkdir()
+                (target / "mine").touch()
+            return super().hex128()
+
+    with pytest.raises(InputRefusedError, match="came to be while it was written"):
+        export_checkpoint(
+            chain.blobs, chain.versions.plan(), target, entropy=Meanwhile(), settings=SETTINGS
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_read_that_gives_less_is_no_damage() -> None:
+    class Halting(io.RawIOBase):
+        def __init__(self, data: bytes) -> None:
+            self._data = io.BytesIO(data)
+
+        def readinto(self, buffer: Buffer, /) -> int:
+            return self._data.readinto(memoryview(buffer)[:3])
+
+    target = bytearray(8)
+    assert export_module._read_up_to(Halting(b"0123456789"), memoryview(target)) == 8
+    assert target == b"01234567"
+    assert export_module._read_up_to(Halting(b"01234"), memoryview(target)) == 5
 
 
 def test_a_missing_pack_leaves_no_directory(chain: ThreeVersions, tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from weightstore.codec.digest import lanes_of
-from weightstore.errors import BlobExistsError, InputRefusedError
+from weightstore.errors import BlobExistsError, BlobOutcomeUnknownError, InputRefusedError
 from weightstore.format.blocks import BLOCK_SIZE_BYTES
 from weightstore.format.keys import anchor_key
 from weightstore.history.anchors import open_files
@@ -147,6 +148,42 @@ def test_a_file_whose_header_moved_since_the_plan_is_refused(tmp_path: Path) -> 
     write(tmp_path / "model.safetensors", [("w", DType.U8, (9,))])
     with pytest.raises(InputRefusedError, match="its header is another one"):
         imported(MemoryBlobStore(), plan)
+
+
+class ActsAfterPut(MemoryBlobStore):
+    """Stores the file, then acts on the source, and gives no answer."""
+
+    def __init__(self, act: Callable[[Path], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def put_file_if_absent(self, key: str, source: Path, /) -> int:
+        super().put_file_if_absent(key, source)
+        self._act(source)
+        raise BlobOutcomeUnknownError("no answer")
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_file_that_vanished_since_the_plan_is_refused(tmp_path: Path, when: str) -> None:
+    write(tmp_path / "model.safetensors", [("w", DType.U8, (9,))])
+    plan = plan_import(tmp_path, Limits())
+    if when == "before":
+        (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(InputRefusedError, match="was changed while it was imported"):
+        imported(ActsAfterPut(Path.unlink), plan)
+
+
+def test_an_edit_during_the_import_is_not_taken_for_a_foreign_object(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", [("w", DType.U8, (9,))])
+    plan = plan_import(tmp_path, Limits())
+
+    def edit(source: Path) -> None:
+        before = source.stat().st_mtime_ns
+        write(source, [("w", DType.U8, (9,))], seed=1)
+        os.utime(source, ns=(before + 1, before + 1))
+
+    with pytest.raises(InputRefusedError, match="it was written to"):
+        imported(ActsAfterPut(edit), plan)
 
 
 def test_an_index_is_written_where_there_was_none(tmp_path: Path) -> None:

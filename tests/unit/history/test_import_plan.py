@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -237,3 +238,20 @@ def test_names_that_look_like_paths_are_just_names(tmp_path: Path) -> None:
     odd = ("../../etc/x", "/abs", "a\nb", "A", "a", "e\u0301", "\u00e9", "CON")
     save(tmp_path / "model.safetensors", *odd)
     assert {spec.name for spec in plan(tmp_path).schema.tensors} == set(odd)
+
+
+@pytest.mark.parametrize("named", ["directory", "file"])
+def test_a_file_that_vanishes_while_it_is_planned_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"x" * 100)
+    opened = Path.open
+
+    def vanish(source: Path, mode: str) -> IO[Any]:
+        source.unlink()
+        return opened(source, mode)
+
+    monkeypatch.setattr(Path, "open", vanish)
+    with pytest.raises(InputRefusedError, match="changed while it was read"):
+        plan_import(tmp_path if named == "directory" else path, LIMITS)

@@ -12,17 +12,19 @@ from weightstore.errors import (
     UpgradeRequiredError,
 )
 from weightstore.format.canonical import encode_json
+from weightstore.format.kept import of_versions
 from weightstore.format.keys import log_key
 from weightstore.format.records import (
     FormatRecord,
     Kind,
     Record,
+    RetireRecord,
     TagRecord,
     VersionRecord,
     encode_record,
 )
-from weightstore.format.rules import EMPTY_PREFIX, Prefix
-from weightstore.history.log import Log
+from weightstore.format.rules import EMPTY_PREFIX, Prefix, accept
+from weightstore.history.log import Log, sha256_of
 from weightstore.ids import CommitId, SessionId, Slot, TagName, VersionId
 from weightstore.settings import Limits
 from weightstore.storage.memory import MemoryBlobStore
@@ -245,6 +247,19 @@ def test_an_invalid_record_is_void_for_a_fresh_reader_too(kind: int, lie_count: 
     assert prefix.now.last_slots["tag"] == prefix.next_slot - 1
 
 
+def test_a_writer_that_ignores_the_rules_is_void_although_it_believes_itself() -> None:
+    blobs = MemoryBlobStore()
+    honest = write_versions(blobs, 6)
+    # It retires the newest version, which no rule allows, and goes on as if that counted.
+    fields = tag_after(honest).model_dump(exclude={"kind", "name", "version", "owner"})
+    first = RetireRecord(**{**fields, "now": honest.now}, kept=of_versions([1]))
+    append(blobs, first)
+    append(blobs, tag_after(accept(honest, first, sha256_of(encode_record(first)))))
+    audited = new_log(blobs).follow(EMPTY_PREFIX)
+    assert audited.now == honest.now
+    assert new_log(blobs).tail() == audited
+
+
 def test_a_prefix_below_any_slot_is_what_an_audit_finds_there() -> None:
     blobs = MemoryBlobStore()
     prefix = write_versions(blobs, 6)
@@ -302,6 +317,21 @@ def test_links_that_do_not_lead_down_are_refused() -> None:
         wrong = Prefix(prefix.next_slot, prefix.tail_sha256, lying)
         with pytest.raises(CorruptLogError):
             list(new_log(blobs).records_of_kind(wrong, kind))
+
+
+def test_links_that_go_round_are_refused() -> None:
+    blobs = MemoryBlobStore()
+    prefix = write_versions(blobs, 4)
+    record = new_log(blobs).stored_at(Slot(5)).record
+    for slot in (5, 4):
+        now = record.now.model_copy(update={"last_slots": {"version": slot}})
+        blobs.delete(log_key(Slot(5)))
+        append(blobs, record.model_copy(update={"now": now}))
+        if slot == 5:
+            with pytest.raises(CorruptLogError, match="linked"):
+                list(new_log(blobs).records_of_kind(prefix, "version"))
+        else:
+            assert len(list(new_log(blobs).records_of_kind(prefix, "version"))) == 4
 
 
 def test_a_record_is_read_from_the_store_once() -> None:

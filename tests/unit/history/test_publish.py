@@ -289,6 +289,9 @@ def test_an_attempt_of_an_older_epoch_is_ended_by_the_claim(
     successor = ToyStore(blobs, "two").trainer(take_over=True)
     with pytest.raises(FencedError):
         void(trainer, publication)
+    assert isinstance(void(successor, draft(successor, 2)), VoidRecord)
+    with pytest.raises(FencedError):
+        void(trainer, publication)
     successor.put(2, b"mine")
     with pytest.raises(FencedError):
         void(trainer, publication)
@@ -305,7 +308,7 @@ def test_a_void_of_an_attempt_that_is_not_the_open_one_is_refused(trainer: ToyTr
             void(trainer, wrong)
 
 
-@pytest.mark.parametrize("step", [-1, 2**53])
+@pytest.mark.parametrize("step", [-1, 2**53, True])
 def test_a_step_that_no_record_can_hold_is_refused(trainer: ToyTrainer, step: int) -> None:
     with pytest.raises(InputRefusedError):
         commit(trainer, replace(draft(trainer, 2), step=Step(step)))

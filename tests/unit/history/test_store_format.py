@@ -25,6 +25,7 @@ from weightstore.ids import Slot, StoreId
 from weightstore.settings import Limits
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.memory import MemoryBlobStore
+from weightstore.testing.faults import Method, RecordingBlobs
 from weightstore.testing.toy_store import ToyStore
 
 
@@ -128,6 +129,17 @@ def test_a_log_of_another_store_is_refused() -> None:
         opened(blobs)
     with pytest.raises(CorruptLogError):
         ToyStore(blobs, 3).create()
+
+
+def test_a_format_file_that_was_found_is_made_durable_before_the_log_begins() -> None:
+    inner = MemoryBlobStore()
+    ToyStore(inner, 1).create()
+    inner.delete(log_key(Slot(0)))
+    blobs = RecordingBlobs(inner)
+    ToyStore(blobs, 2).create()
+    methods = [(call.method, call.key) for call in blobs.calls]
+    confirmed = methods.index((Method.CONFIRM, ""))
+    assert confirmed < methods.index((Method.PUT, log_key(Slot(0))))
 
 
 class RacingBlobs(MemoryBlobStore):

@@ -18,19 +18,10 @@ from weightstore.errors import (
 )
 from weightstore.format.canonical import encode_json
 from weightstore.format.kept import of_versions
-from weightstore.format.keys import anchor_key, layout_key, log_key, manifest_key, receipt_key
+from weightstore.format.keys import layout_key, log_key, manifest_key, receipt_key
 from weightstore.format.records import (
-    ZERO_SHA256,
-    AltRecord,
-    IntentRecord,
-    Record,
-    RetireRecord,
     VersionRecord,
-    VoidIntent,
-    VoidRecord,
 )
-from weightstore.format.rules import Prefix
-from weightstore.history.commit import Header
 from weightstore.history.log import Log
 from weightstore.history.retire import Keep, retire
 from weightstore.history.sweep import SweepReport, sweep
@@ -44,6 +35,10 @@ from weightstore.testing.toy_store import ToyStore
 DATA_FOLDERS = ("manifests/", "packs/", "anchors/", "layouts/", "receipts/")
 
 
+def _nothing() -> None:
+    """Nobody else acts."""
+
+
 class WatchedBlobs(MemoryBlobStore):
     """Writes deletions down, and fails when told to."""
 
@@ -52,6 +47,13 @@ class WatchedBlobs(MemoryBlobStore):
         self.deleted: list[str] = []
         self.lost_answer_count = 0
         self.broken_listing = "none"
+        self.before_listing: dict[str, Callable[[], None]] = {}
+        self.cannot_confirm = False
+
+    def confirm_durable(self, prefix: str, /) -> None:
+        if self.cannot_confirm:
+            raise BlobOutcomeUnknownError("fsync failed")
+        super().confirm_durable(prefix)
 
     def delete(self, key: str, /) -> None:
         self.deleted.append(key)
@@ -61,6 +63,7 @@ class WatchedBlobs(MemoryBlobStore):
             raise BlobOutcomeUnknownError("no answer")
 
     def list(self, prefix: str, /) -> Iterator[BlobInfo]:
+        self.before_listing.pop(prefix, _nothing)()
         yield from super().list(prefix)
         if prefix == self.broken_listing:
             raise StorageFailedError("the listing broke off")
@@ -197,102 +200,6 @@ def test_names_that_are_not_understood_are_left_alone_and_counted(
     assert blobs.size("receivers/one") == 1
 
 
-def put(store: ToyStore, record_of: Callable[[Header, Prefix], Record]) -> None:
-    writer = store.writer()
-    commit_id = writer.new_commit_id()
-    writer.put(lambda prefix: record_of(writer.header(prefix, commit_id), prefix))
-
-
-def intent(store: ToyStore, anchor_id: str, version: int) -> None:
-    put(
-        store,
-        lambda header, prefix: IntentRecord(
-            **header,
-            epoch=prefix.now.epoch,
-            run=None,
-            anchor_id=anchor_id,
-            version=VersionId(version),
-        ),
-    )
-
-
-def void(store: ToyStore, anchor_id: str) -> None:
-    put(
-        store,
-        lambda header, prefix: VoidRecord(
-            **header, epoch=prefix.now.epoch, run=None, what=VoidIntent(anchor_id=anchor_id)
-        ),
-    )
-
-
-def alt(store: ToyStore, anchor_id: str, version: int) -> None:
-    put(
-        store,
-        lambda header, prefix: AltRecord(
-            **header,
-            epoch=prefix.now.epoch,
-            run=None,
-            version=VersionId(version),
-            form="full",
-            anchor_id=anchor_id,
-            manifest_size_bytes=1,
-            manifest_sha256=ZERO_SHA256,
-        ),
-    )
-
-
-def test_a_compactors_anchors_go_when_voided_or_retired_and_not_before(
-    blobs: WatchedBlobs, store: ToyStore
-) -> None:
-    for name, version in (("open", 5), ("voided", 5), ("used", 5), ("late", 6), ("again", 5)):
-        intent(store, f"c-{name}", version)
-        blobs.put_if_absent(anchor_key(f"c-{name}", "model.safetensors"), b"a")
-    void(store, "c-voided")
-    void(store, "c-again")
-    intent(store, "c-again", 5)
-    alt(store, "c-used", 5)
-    alt(store, "c-late", 6)
-    do(store)
-    left = {key.split("/")[1] for key in keys(blobs) if "/c-" in key}
-    assert left == {"c-open", "c-used", "c-late", "c-again"}
-    trainer = store.trainer()
-    trainer.put(7, b"7", full=True)
-    retire(
-        store.writer(),
-        blobs,
-        Keep(),
-        chain_of=lambda record: [record.version],
-        objects_of=store.objects_of,
-    )
-    report = do(store)
-    left = {key.split("/")[1] for key in keys(blobs) if "/c-" in key}
-    assert left == {"c-open", "c-again"}
-    assert report.unknown_count == 0
-
-
-def test_an_anchor_id_that_is_used_again_keeps_what_any_use_of_it_needs(
-    blobs: WatchedBlobs, store: ToyStore
-) -> None:
-    for name in ("voided", "reopened", "again"):
-        intent(store, f"c-{name}", 5)
-        alt(store, f"c-{name}", 5)
-        intent(store, f"c-{name}", 6)
-        blobs.put_if_absent(anchor_key(f"c-{name}", "model.safetensors"), b"a")
-    void(store, "c-voided")
-    alt(store, "c-again", 6)
-    do(store)
-    assert len({key for key in keys(blobs) if "/c-" in key}) == 3
-    put(
-        store,
-        lambda header, prefix: RetireRecord(
-            **header, epoch=prefix.now.epoch, run=None, kept=of_versions([6])
-        ),
-    )
-    do(store)
-    left = {key.split("/")[1] for key in keys(blobs) if "/c-" in key}
-    assert left == {"c-reopened", "c-again"}
-
-
 def test_a_sweep_that_is_overtaken_by_another_retire_and_sweep_looks_again(
     blobs: WatchedBlobs, store: ToyStore
 ) -> None:
@@ -393,6 +300,31 @@ def test_a_listing_that_breaks_off_deletes_nothing(
     blobs.broken_listing = folder
     with pytest.raises(StorageFailedError):
         do(store)
+    assert blobs.deleted == []
+
+
+@pytest.mark.parametrize("folder", DATA_FOLDERS)
+def test_what_is_committed_while_a_sweep_lists_is_left_alone(
+    blobs: WatchedBlobs, store: ToyStore, folder: str
+) -> None:
+    def two_epochs_go_on() -> None:
+        for step in (7, 8):
+            trainer = ToyStore(blobs, f"later {step}").trainer(take_over=True)
+            trainer.put(step, b"later", full=True)
+
+    blobs.before_listing[folder] = two_epochs_go_on
+    do(store)
+    assert keys(blobs) == needed(store, range(4, 9))
+
+
+def test_nothing_is_deleted_on_the_word_of_a_record_that_may_vanish(
+    blobs: WatchedBlobs, store: ToyStore
+) -> None:
+    assert store.log.tail().now.kept == of_versions([4, 5, 6])
+    fresh = ToyStore(blobs, "fresh")
+    blobs.cannot_confirm = True
+    with pytest.raises(BlobOutcomeUnknownError):
+        do(fresh)
     assert blobs.deleted == []
 
 

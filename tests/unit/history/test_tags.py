@@ -87,6 +87,15 @@ def test_an_owner_that_does_not_fit_a_record_is_refused(store: ToyStore) -> None
         remove_tag(store.writer(), BEST, owner="x" * 257)
 
 
+def test_an_owner_that_utf8_cannot_hold_is_refused(store: ToyStore) -> None:
+    before = store.log.tail()
+    with pytest.raises(InputRefusedError, match=r"'\\ud800'"):
+        put_tag(store.writer(), BEST, 1, owner="\ud800")
+    with pytest.raises(InputRefusedError, match="UTF-8"):
+        remove_tag(store.writer(), BEST, owner="\ud800")
+    assert store.log.tail() == before
+
+
 def test_more_tag_records_than_the_bound_are_refused(store: ToyStore) -> None:
     for _ in range(3):
         put_tag(store.writer(), BEST, 1, owner="me")

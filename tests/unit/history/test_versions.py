@@ -74,6 +74,9 @@ def history() -> ToyStore:
     ]
     for number, (run, rewind_to, steps) in enumerate(plan):
         trainer = ToyStore(blobs, number).trainer(run, rewind_to=rewind_to)
+        if number:
+            # Between a claim and its first version the newest one is another claim's.
+            put_tag(store.writer(), TagName("claimed"), 1, owner="h")
         for step in steps:
             made = trainer.put(step, f"{number}/{step}".encode())
             put_tag(store.writer(), TagName(f"t{made.version}"), made.version, owner="h")
@@ -203,6 +206,22 @@ def test_an_empty_store_says_that_it_is_empty() -> None:
         find_version(log, prefix, "grpo@1")
     assert list(list_versions(log, prefix)) == []
     assert list(records_of(log, prefix, ())) == []
+
+
+@pytest.mark.parametrize("pattern", ["vvvv", "vvttttvvv", "vtvvtttttttvvvvt", "vvtvtvvtttttv"])
+def test_versions_are_found_however_other_records_lie_between(pattern: str) -> None:
+    store = ToyStore(MemoryBlobStore())
+    store.create()
+    trainer = store.trainer()
+    for number, letter in enumerate(pattern):
+        if letter == "v":
+            trainer.put(number)
+        else:
+            put_tag(store.writer(), TagName("x"), 1, owner="me")
+    log, prefix = tail(store)
+    for version, record in audited(store).items():
+        assert record_of_version(log, prefix, version) == record
+        assert find_version(log, prefix, f"grpo@{record.step}") == record
 
 
 @pytest.mark.parametrize("version_count", [10, 1_000, 10_000])

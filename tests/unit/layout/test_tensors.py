@@ -24,7 +24,6 @@ from weightstore.layout.tensors import HostTensor, TensorSpec, check_tensor_name
         " ",
         ".",
         "..",
-        "__metadata__",
         "a" * 1024,
         "é" * 512,
         "\U0001f9e0",

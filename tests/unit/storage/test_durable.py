@@ -16,7 +16,7 @@ from weightstore.errors import (
     StoreReadOnlyError,
     WeightStoreError,
 )
-from weightstore.storage.durable import replace_durably, storage_error, sync_path
+from weightstore.storage.durable import link_durably, replace_durably, storage_error, sync_path
 from weightstore.testing.disk import FaultyDisk, failing
 from weightstore.testing.faults import PowerCut, When
 
@@ -119,3 +119,46 @@ def test_errors_are_sorted_by_what_has_to_be_mended(
     assert error.facts == {"errno": code}
     assert str(error).startswith(f"cannot write packs/x: {os.strerror(code)}")
     assert error.do
+
+
+def test_a_link_comes_after_the_bytes_and_before_the_first_name_goes(folder: Path) -> None:
+    disk = FaultyDisk()
+    link_durably(folder / "new", folder / "final", syscalls=disk.syscalls)
+    assert [call.name for call in disk.calls] == ["fsync", "link", "fsync", "unlink"]
+    assert sorted(path.name for path in folder.iterdir()) == ["final", "old"]
+    assert (folder / "final").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("code", [errno.EEXIST, errno.EOPNOTSUPP])
+def test_a_name_that_is_taken_stays_as_it_is(folder: Path, code: int) -> None:
+    disk = FaultyDisk(before=failing("link", code))
+    with pytest.raises(InputRefusedError, match="is there already"):
+        link_durably(folder / "new", folder / "old", syscalls=disk.syscalls)
+    assert (folder / "old").read_bytes() == b"old"
+    assert (folder / "new").read_bytes() == b"new"
+
+
+def test_a_file_system_without_links_renames(folder: Path) -> None:
+    disk = FaultyDisk(before=failing("link", errno.EPERM))
+    link_durably(folder / "new", folder / "final", syscalls=disk.syscalls)
+    assert sorted(path.name for path in folder.iterdir()) == ["final", "old"]
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("index", range(4))
+def test_a_cut_leaves_no_file_or_the_whole_one(folder: Path, index: int, when: When) -> None:
+    disk = FaultyDisk(cut=(index, when))
+    with pytest.raises(PowerCut):
+        link_durably(folder / "new", folder / "final", syscalls=disk.syscalls)
+    is_linked = index > 1 or (index == 1 and when is When.AFTER)
+    assert (folder / "final").exists() == is_linked
+    assert not is_linked or (folder / "final").read_bytes() == b"new"
+
+
+def test_links_that_fail_are_typed(folder: Path) -> None:
+    disk = FaultyDisk(before=failing("link", errno.ENOSPC))
+    with pytest.raises(StorageFullError):
+        link_durably(folder / "new", folder / "final", syscalls=disk.syscalls)
+    disk = FaultyDisk(before=failing("fsync", errno.EIO, path_end=folder.name))
+    with pytest.raises(BlobOutcomeUnknownError):
+        link_durably(folder / "new", folder / "final", syscalls=disk.syscalls)

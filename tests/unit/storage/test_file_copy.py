@@ -117,6 +117,24 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(
     assert not list(blobs.list(""))
 
 
+@pytest.mark.parametrize(
+    "syscalls",
+    [
+        replace(SYSCALLS, clone=lambda _, target: os.truncate(target, 5)),
+        replace(SYSCALLS, clone=_unsupported, copy_range=lambda *_: 0),
+    ],
+    ids=["shared", "copied"],
+)
+def test_a_copy_that_is_too_short_is_refused(
+    tmp_path: Path, source: Path, syscalls: Syscalls
+) -> None:
+    """Some file systems say that all is copied, and copy nothing."""
+    blobs = _store(tmp_path, syscalls)
+    with pytest.raises(InputRefusedError, match="copied"):
+        blobs.put_file_if_absent(KEY, source)
+    assert not list(blobs.list(""))
+
+
 def test_a_disk_that_fails_while_copying_leaves_no_blob(tmp_path: Path, source: Path) -> None:
     def fail(*_: int) -> int:
         raise OSError(errno.EIO, "broken")

@@ -212,6 +212,27 @@ def test_a_failed_sync_is_never_repeated(tmp_path: Path) -> None:
     assert [call.name for call in disk.calls].count("fsync") == 1
 
 
+def test_a_sync_that_another_threads_failure_overtook_proves_nothing(tmp_path: Path) -> None:
+    """The kernel tells an error once for each open file: this one may have come too late."""
+    LocalBlobStore(tmp_path).put_if_absent("packs/0", b"")
+    is_linked = False
+
+    def fault(call: DiskCall) -> OSError | None:
+        nonlocal is_linked
+        is_linked = is_linked or (call.name == "link_open_file" and call.path.endswith(KEY))
+        if is_linked and call.name == "fsync" and call.path.endswith("log"):
+            with pytest.raises(BlobOutcomeUnknownError):
+                blobs.confirm_durable("packs/")
+        return failing("fsync", errno.EIO, path_end="packs")(call)
+
+    disk = FaultyDisk(before=fault)
+    blobs = LocalBlobStore(tmp_path, syscalls=disk.syscalls)
+    with pytest.raises(BlobOutcomeUnknownError, match=r"another|failed"):
+        blobs.put_if_absent(KEY, DATA)
+    assert is_linked
+    _assert_dead(blobs, disk)
+
+
 def test_a_failed_confirmation_is_unknown_and_the_handle_dead(tmp_path: Path) -> None:
     LocalBlobStore(tmp_path).put_if_absent(KEY, DATA)
     disk = FaultyDisk(before=failing("fsync", errno.EIO, path_end="log"))

@@ -114,6 +114,14 @@ def test_an_owner_that_has_released_leaves_no_file_and_no_proof(blobs: LocalBlob
     assert not is_owner_dead(blobs, SESSION, BOOT)
 
 
+def test_an_owner_that_has_left_is_provably_gone(blobs: LocalBlobStore) -> None:
+    lock = _acquired(blobs)
+    lock.leave()
+    lock.leave()
+    lock.release()
+    assert is_owner_dead(blobs, SESSION, BOOT)
+
+
 def test_a_process_that_asks_about_its_own_lock_keeps_it(blobs: LocalBlobStore) -> None:
     lock = _acquired(blobs)
     assert not is_owner_dead(blobs, SESSION, BOOT)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from typing_extensions import Buffer
 
 from weightstore.clock import SystemEntropy
-from weightstore.errors import BackendUnsuitableError, UnknownOutcomeError
+from weightstore.errors import BackendUnsuitableError, BlobExistsError, UnknownOutcomeError
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.memory import MemoryBlobStore
@@ -33,14 +34,19 @@ class _ChecksAndThenWrites(RecordingBlobs):
         self._both_looked = threading.Barrier(2, timeout=0.2)
 
     def put_if_absent(self, key: str, data: Buffer, /, *, durable: bool = True) -> None:
+        if self._is_race(key):
+            self.inner.delete(key)
+        super().put_if_absent(key, data, durable=durable)
+
+    def _is_race(self, key: str) -> bool:
+        """Whether two look at a free key at the same time."""
         is_free = not list(self.inner.list(key))
         try:
             self._both_looked.wait()
         except threading.BrokenBarrierError:
             self._both_looked.reset()
-        if is_free:
-            self.inner.delete(key)
-        super().put_if_absent(key, data, durable=durable)
+            return False
+        return is_free
 
 
 class _ReplacesAndRefuses(RecordingBlobs):
@@ -54,7 +60,32 @@ class _ReplacesAndRefuses(RecordingBlobs):
             self.inner.put_if_absent(key, data)
 
 
-@pytest.mark.parametrize("broken", [_Unconditional, _ChecksAndThenWrites, _ReplacesAndRefuses])
+class _SaysYesToEverybody(RecordingBlobs):
+    """A backend that keeps the first blob and tells every writer that it was first."""
+
+    def put_if_absent(self, key: str, data: Buffer, /, *, durable: bool = True) -> None:
+        with suppress(BlobExistsError):
+            super().put_if_absent(key, data, durable=durable)
+
+
+class _SaysYesToRacers(_ChecksAndThenWrites):
+    """A backend that settles races by itself and tells both writers that they were first."""
+
+    def put_if_absent(self, key: str, data: Buffer, /, *, durable: bool = True) -> None:
+        if not self._is_race(key) or bytes(data) < b"p":
+            RecordingBlobs.put_if_absent(self, key, data, durable=durable)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        _Unconditional,
+        _ChecksAndThenWrites,
+        _ReplacesAndRefuses,
+        _SaysYesToEverybody,
+        _SaysYesToRacers,
+    ],
+)
 def test_a_store_that_ignores_the_condition_is_refused(broken: type[RecordingBlobs]) -> None:
     inner = MemoryBlobStore()
     inner.put_if_absent("FORMAT", b"x")

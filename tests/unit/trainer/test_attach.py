@@ -8,18 +8,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from weightstore.errors import (
     DTypeRefusedError,
     FencedError,
     InputRefusedError,
     NameRefusedError,
+    SchemaMismatchError,
     StoreOwnedError,
+    WeightStoreError,
 )
 from weightstore.format.keys import anchor_key
+from weightstore.settings import Limits
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.memory import MemoryBlobStore
-from weightstore.testing.trainer_lab import TrainerLab, bits_of, changed, small_weights
+from weightstore.testing.trainer_lab import (
+    PIECE_UNIT_COUNT,
+    TrainerLab,
+    bits_of,
+    changed,
+    lab_settings,
+    small_weights,
+)
 
 
 @pytest.fixture
@@ -133,6 +144,19 @@ def test_a_second_trainer_is_refused_and_may_take_over(
     assert lab.bits(2) == bits_of(after)
 
 
+def test_given_files_are_read_within_the_limits_of_the_store(
+    blobs: MemoryBlobStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"w": np.zeros(3, np.uint8)}, path)
+    settings = lab_settings(
+        limits=Limits(piece_element_count=PIECE_UNIT_COUNT, safetensors_header_size_bytes=16)
+    )
+    lab = TrainerLab(blobs, settings=settings).create()
+    with lab.trainer() as trainer, pytest.raises(WeightStoreError, match="header"):
+        trainer.put_step(0, path).result()
+
+
 def test_a_file_baseline_saves_the_checkout_after_a_restart(
     lab: TrainerLab, blobs: MemoryBlobStore, tmp_path: Path
 ) -> None:
@@ -195,20 +219,44 @@ def test_a_new_schema_replaces_the_baseline_file(lab: TrainerLab, tmp_path: Path
     assert lab.bits() == bits_of(other)
 
 
-@pytest.mark.parametrize("lost", ["weights", "manifest"])
-def test_where_the_newest_version_is_damaged_the_next_one_is_full(
-    lab: TrainerLab, blobs: MemoryBlobStore, lost: str
+def test_where_the_weights_of_the_newest_version_are_lost_the_next_one_is_full(
+    lab: TrainerLab, blobs: MemoryBlobStore
 ) -> None:
     weights = small_weights()
     with lab.trainer() as trainer:
         trainer.put_step(0, weights).result()
-    plan = lab.plan()
-    prefix = "manifests/" if lost == "manifest" else anchor_key(plan.full_form.anchor_id, "model")
-    for one in list(blobs.list(prefix)):
+    for one in list(blobs.list(anchor_key(lab.plan().full_form.anchor_id, "model"))):
         blobs.delete(one.key)
     after = changed(weights, 1)
     with lab.trainer() as trainer:
+        with pytest.raises(SchemaMismatchError):
+            trainer.put_step(1, {"embed": after["embed"]}, missing="unchanged").result()
         pending = trainer.put_step(1, after)
+        with pytest.warns(UserWarning, match="version 1 cannot be read"):
+            assert pending.report().full_size_bytes > 0
+        assert trainer.put_step(2, after).report().changed_count == 0
+    assert lab.bits(2) == lab.bits(3) == bits_of(after)
+
+
+def test_what_cannot_be_compared_with_the_newest_version_needs_a_new_schema(
+    lab: TrainerLab, blobs: MemoryBlobStore
+) -> None:
+    weights = small_weights()
+    with lab.trainer() as trainer:
+        trainer.put_step(0, weights).result()
+    for one in list(blobs.list("manifests/")):
+        blobs.delete(one.key)
+    after = changed(weights, 1)
+    part = {"embed": after["embed"]}
+    with lab.trainer() as trainer:
+        for given in (after, part, iter(part.items())):
+            with pytest.raises(InputRefusedError, match=r"(?s)version 1 .*new_schema=True"):
+                trainer.put_step(1, given).result()
+        for new_schema in (False, True):
+            with pytest.raises(InputRefusedError, match="version 1 cannot be read"):
+                trainer.put_step(1, part, missing="unchanged", new_schema=new_schema).result()
+        assert len(lab.steps()) == 1
+        pending = trainer.put_step(1, after, new_schema=True)
         with pytest.warns(UserWarning, match="version 1 cannot be read"):
             assert pending.report().full_size_bytes > 0
         assert trainer.put_step(2, after).report().changed_count == 0
@@ -221,6 +269,9 @@ def test_refused_options_claim_nothing(lab: TrainerLab) -> None:
         lab.trainer("no-dashes")
     with pytest.raises(DTypeRefusedError):
         lab.trainer(cast={"*": "int3"})
+    for rewind_to in ("3", -1, True, 2.5):
+        with pytest.raises(InputRefusedError, match=r"rewind_to=.* is no step"):
+            lab.trainer(rewind_to=rewind_to)
     assert lab.log.tail() == before
 
 

@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weightstore.errors import InputRefusedError, StorageFailedError, StorageFullError
+from weightstore.errors import (
+    InputRefusedError,
+    StorageFailedError,
+    StorageFullError,
+    StoreReadOnlyError,
+)
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec
@@ -83,3 +88,31 @@ def test_a_full_disk_is_found_before_anything_is_mapped(
 def test_a_place_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputRefusedError, match="cannot be made"):
         FilePlace(tmp_path / "no such directory" / "baseline")
+
+
+def test_a_directory_is_no_baseline_file(tmp_path: Path) -> None:
+    with pytest.raises(InputRefusedError, match="directory"):
+        FilePlace(tmp_path)
+    assert not tmp_path.with_name(tmp_path.name + ".lock").exists()
+
+
+def test_what_the_system_refuses_is_an_error_of_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "refused")
+
+    place = FilePlace(tmp_path / "baseline")
+    (tmp_path / "baseline.new").mkdir()
+    with pytest.raises((StorageFailedError, StoreReadOnlyError), match=r"baseline\.new"):
+        place.create(LAYOUT)
+    (tmp_path / "baseline.new").rmdir()
+    for name in ("open", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+        with pytest.raises(StorageFailedError, match=r"baseline\.new"):
+            place.create(LAYOUT)
+        monkeypatch.undo()
+    (tmp_path / "baseline").mkdir()
+    with pytest.raises(StorageFailedError, match="baseline"):
+        place.load(LAYOUT)
+    place.close()

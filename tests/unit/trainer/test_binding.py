@@ -16,7 +16,7 @@ from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.trainer_lab import TrainerLab
 from weightstore.trainer.binding import Binding, derive_schema
 from weightstore.trainer.cast_rules import CastRules
-from weightstore.trainer.inputs import MappedInputs, open_source
+from weightstore.trainer.inputs import MappedInputs, open_tensors
 
 EMBED = np.arange(100, dtype=np.uint16)
 TIED = Schema.build(
@@ -27,7 +27,7 @@ NORM = np.arange(3, dtype=np.uint16)
 
 
 def names(source: dict[str, NDArray[Any]], schema: Schema = TIED) -> list[tuple[str, bool]]:
-    binding = Binding(schema, open_source(source), CastRules())
+    binding = Binding(schema, open_tensors(source), CastRules())
     return [(bound.found.spec.name, bound.repeats) for bound in binding.tensors()]
 
 
@@ -62,7 +62,7 @@ def test_a_name_that_the_schema_lacks_may_share_the_memory_of_one_it_has() -> No
 
 
 def test_a_first_version_stores_the_least_of_tied_names() -> None:
-    inputs = open_source({"z": EMBED, "b": EMBED, "norm": NORM, "m": EMBED, "part": EMBED[:50]})
+    inputs = open_tensors({"z": EMBED, "b": EMBED, "norm": NORM, "m": EMBED, "part": EMBED[:50]})
     assert isinstance(inputs, MappedInputs)
     schema = derive_schema(inputs, CastRules())
     assert [spec.name for spec in schema.tensors] == ["b", "norm", "part"]
@@ -71,7 +71,7 @@ def test_a_first_version_stores_the_least_of_tied_names() -> None:
 
 def test_tied_masters_with_different_casts_are_two_tensors() -> None:
     shared = np.ones(4, np.float32)
-    inputs = open_source({"a": shared, "b": shared})
+    inputs = open_tensors({"a": shared, "b": shared})
     assert isinstance(inputs, MappedInputs)
     schema = derive_schema(inputs, CastRules.parse({"b": "bf16"}))
     assert [(s.name, s.dtype.value) for s in schema.tensors] == [("a", "F32"), ("b", "BF16")]
@@ -125,8 +125,8 @@ def test_only_what_a_cast_would_mend_is_said_to_need_one() -> None:
         names(wide, schema)
     with pytest.raises(SchemaMismatchError, match=r"(?s)'a'.*'b'"):
         names({**wide, "b": np.zeros(5, np.float32)}, schema)
-    declared = Binding(schema, open_source(wide), CastRules.parse({"*": "fp16"}))
+    declared = Binding(schema, open_tensors(wide), CastRules.parse({"*": "fp16"}))
     assert len(list(declared.tensors())) == 2
     other = CastRules.parse({"*": "bf16"})
     with pytest.raises(DTypeRefusedError):
-        Binding(schema, open_source(wide), other)
+        Binding(schema, open_tensors(wide), other)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
+from typing_extensions import Buffer
+
+from weightstore.errors import BlobOutcomeUnknownError, CommitUnknownError, StoreOwnedError
 from weightstore.history.claim import Claim, owns
 from weightstore.ids import RunId, SessionId, Step
 from weightstore.storage.local import LocalBlobStore
@@ -52,6 +56,58 @@ def test_an_owner_is_never_taken_for_dead_while_it_claims(tmp_path: Path) -> Non
         if blobs.cut is None:
             break
     assert cut_at > 0
+
+
+class Unanswering(LocalBlobStore):
+    """A local store that takes no record any more, and does not say so."""
+
+    is_silent = True
+
+    def put_if_absent(self, key: str, data: Buffer, /, *, durable: bool = True) -> None:
+        """As of a local store, but for records."""
+        if self.is_silent and key.startswith("log/"):
+            raise BlobOutcomeUnknownError("no answer")
+        super().put_if_absent(key, data, durable=durable)
+
+
+def lock_file(local: LocalBlobStore) -> Path:
+    return local.root / "locks" / SESSION
+
+
+def test_an_owner_whose_claim_could_not_be_closed_is_provably_gone(tmp_path: Path) -> None:
+    local = LocalBlobStore(tmp_path / "store", create=True)
+    TrainerLab(local).create()
+    blobs = Unanswering(tmp_path / "store")
+    blobs.is_silent = False
+    at_end = ExitStack()
+    claim(TrainerLab(blobs, "owner"), at_end)
+    blobs.is_silent = True
+    assert not is_owner_dead(local, SESSION, boot_id())
+    with pytest.raises(CommitUnknownError):
+        at_end.close()
+    assert is_owner_dead(local, SESSION, boot_id())
+    with TrainerLab(local, "successor").trainer() as trainer:
+        assert trainer.epoch == 2
+
+
+def test_an_owner_that_never_learns_of_its_claim_is_provably_gone(tmp_path: Path) -> None:
+    local = LocalBlobStore(tmp_path / "store", create=True)
+    TrainerLab(local).create()
+    with pytest.raises(CommitUnknownError), ExitStack() as at_end:
+        claim(TrainerLab(Unanswering(tmp_path / "store"), "owner"), at_end)
+    assert is_owner_dead(local, SESSION, boot_id())
+
+
+def test_a_lock_goes_with_its_claim(tmp_path: Path) -> None:
+    local = LocalBlobStore(tmp_path / "store", create=True)
+    lab = TrainerLab(local).create()
+    with ExitStack() as at_end:
+        claim(lab, at_end)
+        assert lock_file(local).exists()
+    assert not lock_file(local).exists()
+    with lab.trainer(), pytest.raises(StoreOwnedError), ExitStack() as at_end:
+        claim(TrainerLab(local, "other"), at_end)
+    assert not lock_file(local).exists()
 
 
 def test_the_head_is_what_the_store_says_of_the_newest_version() -> None:

@@ -21,19 +21,19 @@ from weightstore.trainer.benches import Bench, make_benches
 from weightstore.trainer.binding import Binding, BoundTensor, Missing, derive_schema
 from weightstore.trainer.cast_rules import CastRules
 from weightstore.trainer.feed import BundleFill, PieceFeed
-from weightstore.trainer.inputs import InputTensor, MappedInputs, TensorSource, open_source
+from weightstore.trainer.inputs import InputTensor, MappedInputs, TensorsInMemory, open_tensors
 
 LIMITS = Limits(piece_element_count=10_000)
 Found = tuple[str, tuple[int, ...], bytes]
 
 
 def feed_of(
-    weights: Weights, given: TensorSource, workers: Workers, missing: Missing = "refuse"
+    weights: Weights, given: TensorsInMemory, workers: Workers, missing: Missing = "refuse"
 ) -> PieceFeed[Found]:
-    inputs = open_source(weights)
+    inputs = open_tensors(weights)
     assert isinstance(inputs, MappedInputs)
     schema = derive_schema(inputs, CastRules())
-    binding = Binding(schema, open_source(given), CastRules(), missing=missing)
+    binding = Binding(schema, open_tensors(given), CastRules(), missing=missing)
     benches = make_benches(PieceCodec(numpy_kernels()))
     layout = plan_layout(schema)
     return PieceFeed(binding, layout, workers=workers, benches=benches, limits=LIMITS)
@@ -49,7 +49,7 @@ def on_bundle(fill: BundleFill, bench: Bench) -> Found:
 
 
 def pieces(
-    weights: Weights, given: TensorSource, thread_count: int, missing: Missing = "refuse"
+    weights: Weights, given: TensorsInMemory, thread_count: int, missing: Missing = "refuse"
 ) -> list[Found]:
     with Workers(thread_count) as workers:
         return list(feed_of(weights, given, workers, missing).run(on_span, on_bundle))
@@ -99,7 +99,7 @@ def test_nothing_is_read_once_an_error_is_out() -> None:
 
         return InputTensor(given.spec, read)
 
-    inputs = open_source(weights)
+    inputs = open_tensors(weights)
     assert isinstance(inputs, MappedInputs)
     failing = {name: guarded(given) for name, given in inputs.tensors.items()}
     with Workers(4) as workers:

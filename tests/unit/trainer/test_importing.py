@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,21 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from weightstore.errors import InputRefusedError, StepConflictError, StepOrderError, StoreOwnedError
+from weightstore.errors import (
+    InputRefusedError,
+    StepConflictError,
+    StepOrderError,
+    StorageFailedError,
+    StoreOwnedError,
+)
 from weightstore.format.records import VersionRecord
+from weightstore.history.import_plan import plan_import
 from weightstore.ids import RunId
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.faults import cuts
 from weightstore.testing.trainer_lab import TrainerLab
+from weightstore.trainer import files
 from weightstore.trainer.files import open_files
 from weightstore.trainer.importing import import_checkpoint
 
@@ -36,6 +46,12 @@ def checkpoint(tmp_path: Path) -> Path:
     save_file(TENSORS, directory / "model.safetensors")
     (directory / "config.json").write_text("{}")
     return directory
+
+
+@pytest.fixture
+def at_end() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
 
 
 def run_import(
@@ -139,9 +155,9 @@ def test_an_import_that_is_cut_can_be_repeated(checkpoint: Path) -> None:
         assert set(again.steps()) == {1}
 
 
-def test_files_are_read_range_by_range(checkpoint: Path) -> None:
+def test_files_are_read_range_by_range(checkpoint: Path, at_end: ExitStack) -> None:
     lab = TrainerLab(MemoryBlobStore()).create()
-    found = dict(open_files(checkpoint, lab.settings.limits))
+    found = dict(open_files(checkpoint, lab.settings.limits, at_end))
     assert set(found) == set(TENSORS)
     part = found["m"].read(69_990, 10)
     assert part.view("<f4").tolist() == [float(at) for at in range(69_990, 70_000)]
@@ -153,10 +169,10 @@ def test_files_are_read_range_by_range(checkpoint: Path) -> None:
     assert lab.bits(1) == bits_of_tensors()
 
 
-def test_a_file_that_was_cut_short_is_an_error(checkpoint: Path) -> None:
+def test_a_file_that_was_cut_short_is_an_error(checkpoint: Path, at_end: ExitStack) -> None:
     lab = TrainerLab(MemoryBlobStore()).create()
     single = checkpoint / "model.safetensors"
-    found = dict(open_files(single, lab.settings.limits))
+    found = dict(open_files(single, lab.settings.limits, at_end))
     single.write_bytes(single.read_bytes()[:5000])
     with pytest.raises(InputRefusedError, match="'m'"):
         found["m"].read(0, 70_000)
@@ -175,3 +191,96 @@ def test_every_dtype_of_a_file_is_put_as_its_bits(tmp_path: Path) -> None:
     found = lab.bits()
     assert found.pop("odd") == b"\x00\x01\x02"
     assert set(found.values()) == {raw.numpy().tobytes()}
+
+
+def replace_all(single: Path) -> None:
+    """What a trainer does that saves the next checkpoint under the same name."""
+    other = single.with_name("other")
+    save_file({name: torch.ones_like(tensor) for name, tensor in TENSORS.items()}, other)
+    other.replace(single)
+
+
+@pytest.fixture(params=[256, 0])
+def open_files_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Files that stay open, and files that are opened for each range."""
+    count: int = request.param
+    monkeypatch.setattr(files, "OPEN_FILES_MAX", count)
+    return count
+
+
+def test_two_checkpoints_under_one_name_are_never_mixed(
+    checkpoint: Path, at_end: ExitStack, open_files_max: int
+) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    single = checkpoint / "model.safetensors"
+    found = dict(open_files(single, lab.settings.limits, at_end))
+    first = found["m"].read(0, 10).tobytes()
+    replace_all(single)
+    if open_files_max:
+        both = first + found["m"].read(10, 69_990).tobytes()
+        assert both == bits_of_tensors()["m"]
+    else:
+        with pytest.raises(InputRefusedError, match="was changed while tensor 'm'"):
+            found["m"].read(10, 69_990)
+
+
+@pytest.mark.usefixtures("open_files_max")
+def test_a_file_that_was_changed_in_place_is_an_error(checkpoint: Path, at_end: ExitStack) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    single = checkpoint / "model.safetensors"
+    found = dict(open_files(single, lab.settings.limits, at_end))
+    found["m"].read(0, 10)
+    with single.open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"?")
+    os.utime(single, ns=(1, 1))
+    with pytest.raises(InputRefusedError, match="was changed while tensor 'm'"):
+        found["m"].read(10, 10)
+
+
+def test_a_file_that_is_not_the_one_that_was_planned_is_an_error(
+    checkpoint: Path, at_end: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    single = checkpoint / "model.safetensors"
+    plan = plan_import(single, lab.settings.limits)
+    monkeypatch.setattr(files, "plan_import", lambda *_: plan)
+    save_file({"m": TENSORS["m"]}, single)
+    with pytest.raises(InputRefusedError, match="was changed while its header"):
+        list(open_files(single, lab.settings.limits, at_end))
+    single.unlink()
+    with pytest.raises(InputRefusedError, match="was changed while its header"):
+        list(open_files(single, lab.settings.limits, at_end))
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_the_storage(
+    checkpoint: Path, at_end: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    lab = TrainerLab(MemoryBlobStore()).create()
+    found = dict(open_files(checkpoint, lab.settings.limits, at_end))
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(StorageFailedError, match="tensor 'm'"):
+        found["m"].read(0, 10)
+
+
+def test_a_put_closes_the_files_that_it_opened(checkpoint: Path) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    with lab.trainer() as trainer:
+        trainer.put_step(0, TENSORS).result()
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for step in (0, 1, 2):
+            trainer.put_step(step, checkpoint).result()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("step", [-1, 2**53, "7", 1.5, True, None])
+def test_what_is_no_step_is_refused_before_the_claim(checkpoint: Path, step: int) -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    before = lab.log.tail()
+    with pytest.raises(InputRefusedError, match="no step"):
+        run_import(lab, checkpoint, step=step)
+    assert lab.log.tail() == before
+    assert not list(lab.blobs.list("anchors/"))

@@ -16,14 +16,14 @@ from weightstore.trainer import torch_tensors
 from weightstore.trainer.inputs import (
     MappedInputs,
     StreamedInputs,
-    TensorSource,
+    TensorsInMemory,
     device_fence,
-    open_source,
+    open_tensors,
 )
 
 
-def mapped(source: TensorSource, *, name_rules: tuple[str, ...] = ()) -> MappedInputs:
-    inputs = open_source(source, name_rules=name_rules)
+def mapped(source: TensorsInMemory, *, name_rules: tuple[str, ...] = ()) -> MappedInputs:
+    inputs = open_tensors(source, name_rules=name_rules)
     assert isinstance(inputs, MappedInputs)
     return inputs
 
@@ -72,24 +72,24 @@ def test_a_transposed_array_is_read_in_logical_order() -> None:
 def test_numpy_dtypes_that_cannot_be_stored_are_refused_by_name(dtype: str) -> None:
     array = np.zeros(3, dtype=dtype)
     with pytest.raises(TensorRefusedError, match=r"'layer\.w'"):
-        open_source({"layer.w": array})
+        open_tensors({"layer.w": array})
 
 
 @pytest.mark.parametrize("source", ["a text", b"bytes", 7, None])
 def test_what_is_no_source_is_refused(source: object) -> None:
     with pytest.raises(InputRefusedError, match="no source of tensors"):
-        open_source(source)  # type: ignore[arg-type]
+        open_tensors(source)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("entry", [None, 1.5, [1, 2], "text"])
 def test_an_entry_that_is_no_tensor_is_refused_by_name(entry: object) -> None:
     with pytest.raises(InputRefusedError, match="_extra_state"):
-        open_source({"layer._extra_state": entry})  # type: ignore[arg-type]
+        open_tensors({"layer._extra_state": entry})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("item", [("w",), "w", ("w", 1, 2), (1, np.zeros(1, np.uint8))])
 def test_a_stream_gives_pairs(item: object) -> None:
-    inputs = open_source(iter([item]))  # type: ignore[arg-type]
+    inputs = open_tensors(iter([item]))  # type: ignore[arg-type]
     assert isinstance(inputs, StreamedInputs)
     with pytest.raises(InputRefusedError, match="pair"):
         next(inputs.tensors)
@@ -98,7 +98,7 @@ def test_a_stream_gives_pairs(item: object) -> None:
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 1025])
 def test_names_that_cannot_be_stored_are_refused(name: str) -> None:
     with pytest.raises(NameRefusedError):
-        open_source({name: np.zeros(1, np.uint8)})
+        open_tensors({name: np.zeros(1, np.uint8)})
 
 
 @pytest.mark.parametrize(
@@ -122,21 +122,21 @@ def test_names_of_a_wrapped_model_are_refused_without_a_rule(name: str) -> None:
     tensor = np.zeros(1, np.uint8)
     for source in ({name: tensor}, iter([(name, tensor)])):
         with pytest.raises(NameRefusedError, match=name):
-            list(open_source(source).tensors)
+            list(open_tensors(source).tensors)
 
 
 def test_a_rule_takes_a_wrapper_out_of_names() -> None:
     tensors = {"module.a": np.zeros(1, np.uint8), "module.b": np.ones(1, np.uint8)}
     assert set(mapped(tensors, name_rules=("module.",)).tensors) == {"a", "b"}
-    streamed = open_source(iter(tensors.items()), name_rules=("module.",))
+    streamed = open_tensors(iter(tensors.items()), name_rules=("module.",))
     assert [found.spec.name for found in streamed.tensors] == ["a", "b"]  # type: ignore[union-attr]
 
 
 def test_two_names_that_become_one_are_refused() -> None:
     tensors = {"module.a": np.zeros(1, np.uint8), "a": np.ones(1, np.uint8)}
     with pytest.raises(NameRefusedError, match="both become"):
-        open_source(tensors, name_rules=("module.",))
-    streamed = open_source(iter(tensors.items()), name_rules=("module.",))
+        open_tensors(tensors, name_rules=("module.",))
+    streamed = open_tensors(iter(tensors.items()), name_rules=("module.",))
     with pytest.raises(NameRefusedError, match="both become"):
         list(streamed.tensors)
 
@@ -150,7 +150,7 @@ def test_a_stream_is_read_one_tensor_at_a_time() -> None:
             taken += 1
             yield name, np.zeros(1, np.uint8)
 
-    inputs = open_source(export())
+    inputs = open_tensors(export())
     assert isinstance(inputs, StreamedInputs)
     next(inputs.tensors)
     assert taken == 1

@@ -8,7 +8,7 @@ import pytest
 
 from weightstore.errors import BlobOutcomeUnknownError, CorruptObjectError
 from weightstore.storage.memory import MemoryBlobStore
-from weightstore.testing.faults import Fault, LossyBlobs, every
+from weightstore.testing.faults import Fault, LossyBlobs, Method
 from weightstore.trainer.objects import put_own
 
 KEY = "manifests/run-1/1-" + "a" * 32
@@ -44,7 +44,22 @@ def test_other_bytes_under_the_name_are_an_error() -> None:
         assert blobs.get(KEY, max_size_bytes=100) == other
 
 
-def test_every_second_call_may_be_lost() -> None:
+def test_every_answer_to_a_write_may_be_lost() -> None:
     inner = MemoryBlobStore()
-    put_own(LossyBlobs(inner, every(Fault.LOST_ANSWER, 2)), KEY, DATA)
+    lossy = LossyBlobs(inner, lambda call: Fault.LOST_ANSWER if call.method.is_write else None)
+    put_own(lossy, KEY, DATA)
     assert inner.get(KEY, max_size_bytes=100) == DATA
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_was_found_counts_once_it_is_durable(*, durable: bool) -> None:
+    blobs = LossyBlobs(MemoryBlobStore(), {0: Fault.LOST_ANSWER})
+    put_own(blobs, KEY, DATA, durable=durable)
+    confirmed = [(call.method, call.key) for call in blobs.calls[2:]]
+    assert confirmed == ([(Method.CONFIRM, "manifests/run-1/")] if durable else [])
+
+
+def test_what_was_found_and_cannot_be_made_durable_is_unknown() -> None:
+    schedule = {0: Fault.LOST_ANSWER, 2: Fault.LOST_ANSWER}
+    with pytest.raises(BlobOutcomeUnknownError):
+        put_own(LossyBlobs(MemoryBlobStore(), schedule), KEY, DATA)

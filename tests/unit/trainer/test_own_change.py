@@ -21,7 +21,7 @@ from weightstore.trainer.benches import Benches, make_benches
 from weightstore.trainer.binding import Binding, derive_schema
 from weightstore.trainer.cast_rules import CastRules
 from weightstore.trainer.detect import DetectionPass
-from weightstore.trainer.inputs import MappedInputs, open_source
+from weightstore.trainer.inputs import MappedInputs, open_tensors
 from weightstore.trainer.own_change import NewBits, OwnChange
 from weightstore.trainer.packing import OwnPack, PackSink
 from weightstore.trainer.scan import Scan
@@ -35,7 +35,7 @@ class Bed:
     """A baseline of `BEFORE` and the packs that lead to `AFTER`."""
 
     def __init__(self) -> None:
-        inputs = open_source(BEFORE)
+        inputs = open_tensors(BEFORE)
         assert isinstance(inputs, MappedInputs)
         self.schema = derive_schema(inputs, CastRules())
         self.benches: Benches = make_benches(PieceCodec(numpy_kernels()))
@@ -53,7 +53,7 @@ class Bed:
                 pack_size_bytes=512,
             )
             DetectionPass(
-                Binding(self.schema, open_source(AFTER), CastRules()),
+                Binding(self.schema, open_tensors(AFTER), CastRules()),
                 self.baseline,
                 table,
                 workers=workers,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from weightstore.errors import StorageFullError, StoreBusyError
 from weightstore.ids import RunId, Step, VersionId
+from weightstore.storage.memory import MemoryBlobStore
+from weightstore.testing.store_lab import store_on
+from weightstore.testing.trainer_lab import TrainerLab, lab_settings, small_weights
 from weightstore.trainer.pending import PendingVersion, PutReport
 
 
@@ -81,3 +86,40 @@ def test_another_thread_wakes_the_one_that_waits() -> None:
     pending.wait()
     assert pending.result() == 7
     thread.join()
+
+
+def test_a_warning_points_at_the_line_that_asks() -> None:
+    lab = TrainerLab(MemoryBlobStore(), settings=lab_settings(warn_changed_ratio=0.5)).create()
+    with lab.trainer() as trainer:
+        trainer.put_step(0, {"w": np.zeros(100, np.float32)}).result()
+        pending = trainer.put_step(1, {"w": np.ones(100, np.float32)})
+        with pytest.warns(UserWarning, match="100% of all elements") as caught:
+            pending.report()
+    assert [one.filename for one in caught] == [__file__]
+
+
+def test_a_warning_points_through_the_facade_at_its_caller() -> None:
+    with store_on(MemoryBlobStore(), settings=lab_settings(warn_changed_ratio=0.5)) as store:
+        store.put_step(0, {"w": np.zeros(100, np.float32)})
+        with pytest.warns(UserWarning, match="100% of all elements") as caught:
+            store.put_step(1, {"w": np.ones(100, np.float32)})
+    assert [one.filename for one in caught] == [__file__]
+
+
+def test_a_put_that_could_not_begin_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lab = TrainerLab(MemoryBlobStore()).create()
+    weights = small_weights()
+    waited: list[Step] = []
+    with lab.trainer() as trainer:
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            trainer.put_step(0, weights)
+        monkeypatch.undo()
+        monkeypatch.setattr(PendingVersion, "wait", lambda pending: waited.append(pending.step))
+        assert trainer.put_step(0, weights).result() == 1
+    assert not waited

@@ -17,11 +17,11 @@ from weightstore.trainer.baseline_places import MemoryPlace
 from weightstore.trainer.benches import make_benches
 from weightstore.trainer.binding import Binding, derive_schema
 from weightstore.trainer.cast_rules import CastRules
-from weightstore.trainer.inputs import MappedInputs, StreamedInputs, open_source
+from weightstore.trainer.inputs import MappedInputs, StreamedInputs, open_tensors
 from weightstore.trainer.scan import Scan, fill_from_spool
 
 WEIGHTS = small_weights()
-INPUTS = open_source(WEIGHTS)
+INPUTS = open_tensors(WEIGHTS)
 assert isinstance(INPUTS, MappedInputs)
 SCHEMA = derive_schema(INPUTS, CastRules())
 
@@ -45,7 +45,7 @@ def test_the_table_is_that_of_each_tensor_by_itself(scan: Scan, *, streamed: boo
     source = iter(reversed(WEIGHTS.items())) if streamed else WEIGHTS
     layout = plan_layout(SCHEMA)
     into = MemoryPlace().create(layout)
-    scanned = scan.run(Binding(SCHEMA, open_source(source), CastRules()), into=into)
+    scanned = scan.run(Binding(SCHEMA, open_tensors(source), CastRules()), into=into)
     assert np.array_equal(scanned.table, expected_table())
     assert np.array_equal(scan.baseline_table(into), expected_table())
     for index, spec in enumerate(SCHEMA.tensors):
@@ -54,7 +54,7 @@ def test_the_table_is_that_of_each_tensor_by_itself(scan: Scan, *, streamed: boo
 
 def test_rows_of_tensors_that_are_not_given_stay_zero(scan: Scan) -> None:
     part = {name: WEIGHTS[name] for name in ("layer.1.bias", "scale")}
-    binding = Binding(SCHEMA, open_source(part), CastRules(), missing="unchanged")
+    binding = Binding(SCHEMA, open_tensors(part), CastRules(), missing="unchanged")
     scanned = scan.run(binding)
     names = [spec.name for spec in SCHEMA.tensors]
     assert {names[i] for i in scanned.unmentioned} == set(names) - set(part)
@@ -65,7 +65,7 @@ def test_rows_of_tensors_that_are_not_given_stay_zero(scan: Scan) -> None:
 
 def test_a_spooled_stream_is_its_own_copy(scan: Scan) -> None:
     buffer = np.arange(5, dtype=np.float32)
-    inputs = open_source(iter([("b", buffer), ("a", buffer)]))
+    inputs = open_tensors(iter([("b", buffer), ("a", buffer)]))
     assert isinstance(inputs, StreamedInputs)
     spooled = scan.spool(inputs, CastRules.parse({"b": "bf16"}))
     buffer[:] = -1
@@ -74,7 +74,7 @@ def test_a_spooled_stream_is_its_own_copy(scan: Scan) -> None:
 
 
 def test_a_spool_is_emptied_into_the_baseline(scan: Scan) -> None:
-    inputs = open_source(iter(WEIGHTS.items()))
+    inputs = open_tensors(iter(WEIGHTS.items()))
     assert isinstance(inputs, StreamedInputs)
     spooled = scan.spool(inputs, CastRules())
     into = MemoryPlace().create(plan_layout(SCHEMA))

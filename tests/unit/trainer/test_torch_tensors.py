@@ -9,7 +9,7 @@ import torch
 from weightstore.errors import TensorRefusedError
 from weightstore.layout.dtypes import TORCH_NAMES, DType
 from weightstore.layout.tensors import TensorSpec
-from weightstore.trainer.inputs import MappedInputs, open_source
+from weightstore.trainer.inputs import MappedInputs, open_tensors
 from weightstore.trainer.torch_tensors import torch_input
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -114,14 +114,14 @@ class Wrapped(torch.Tensor):
 def test_a_tensor_subclass_is_refused_by_name() -> None:
     tensor = torch.zeros(3).as_subclass(Wrapped)
     with pytest.raises(TensorRefusedError, match=r"'w'.*Wrapped"):
-        open_source({"w": tensor})
+        open_tensors({"w": tensor})
 
 
 def test_parameters_buffers_and_tied_weights_are_seen() -> None:
     embed, head = torch.nn.Embedding(4, 3), torch.nn.Linear(3, 4, bias=False)
     head.weight = embed.weight
     model = torch.nn.ModuleDict({"embed": embed, "head": head, "norm": torch.nn.BatchNorm1d(3)})
-    inputs = open_source(model.state_dict())
+    inputs = open_tensors(model.state_dict())
     assert isinstance(inputs, MappedInputs)
     tied = {name: found.storage for name, found in inputs.tensors.items()}
     assert tied["embed.weight"] == tied["head.weight"]
