@@ -13,8 +13,11 @@ from weightstore.codec.digest import lanes_of, member_lanes
 from weightstore.codec.kernels import Kernels
 from weightstore.errors import CorruptObjectError, DigestMismatchError, TargetUnusableError
 from weightstore.format.keys import anchor_key
+from weightstore.format.objects import ObjectRef
+from weightstore.format.pack import PackReader
 from weightstore.history.anchors import AnchorReader, check_size
 from weightstore.history.chain import CheckoutPlan
+from weightstore.history.manifests import fetch_object
 from weightstore.history.progress import Meter, Progress, no_progress
 from weightstore.history.replay import Replay
 from weightstore.history.targets import Memory, Target
@@ -139,11 +142,33 @@ def verify_plan(
     """
     codec = codec or PieceCodec(limits=settings.limits)
     _fill(blobs, plan, None, settings, codec, progress)
+    _check_hidden_delta(blobs, plan, settings, codec)
     if scan:
         _check_room(blobs, plan)
         memory = Memory.allocate(plan.schema)
         _fill(blobs, plan, memory, settings, codec, no_progress)
         _scan(plan, memory, settings, codec, progress)
+
+
+def _check_hidden_delta(
+    blobs: BlobStore, plan: CheckoutPlan, settings: Settings, codec: PieceCodec
+) -> None:
+    """Check the delta of a version with both forms: a reader of its base applies it (P1)."""
+    delta = plan.manifest.delta
+    if delta is None or plan.deltas:
+        return
+    worker = codec.worker()
+    for pack in delta.packs:
+        data = fetch_object(
+            blobs,
+            ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
+            version=plan.record.version,
+            what="pack",
+            max_size_bytes=settings.limits.pack_size_bytes,
+        )
+        reader = PackReader(data, plan.schema, settings.limits)
+        for index in range(reader.piece_count):
+            worker.check(reader.piece(index))
 
 
 def _check_room(blobs: BlobStore, plan: CheckoutPlan) -> None:

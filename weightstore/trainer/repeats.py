@@ -7,6 +7,7 @@ from weightstore.errors import SchemaMismatchError, StepConflictError
 from weightstore.format.records import VersionRecord
 from weightstore.format.rules import Prefix
 from weightstore.history.claim import Claim
+from weightstore.history.existence import check_kept
 from weightstore.history.manifests import load_manifest, load_schema, load_table
 from weightstore.history.publish import committed_step
 from weightstore.history.versions import find_step
@@ -43,10 +44,12 @@ def answer_repeat(
         FencedError: a newer claim owns the store.
         StepConflictError: the step is committed with other bytes.
         StepOrderError: the step was never committed.
+        VersionGoneError: its version was retired, so that its bytes cannot be compared.
     """
     found = find_step(tools.log, prefix, claim.run, request.step)
     digest, unit_count = _NO_DIGEST, 0
     if found is not None:
+        check_kept(prefix.now, found.version)
         digest, unit_count = _digest(tools, casts, found, request, inputs)
     record = committed_step(tools.log, prefix, claim, request.step, digest)
     assert record is not None
