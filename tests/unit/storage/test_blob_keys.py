@@ -23,8 +23,8 @@ def test_an_accepted_key_stays_below_its_root(key: str) -> None:
         return
     names = check_key(key)
     assert "/".join(names) == key
-    path = os.path.normpath(os.path.join("/root", key))  # noqa: PTH118 -- as the system joins
-    assert path == f"/root/{key}"
+    path = os.path.normpath(os.path.join("/store", key))  # noqa: PTH118 -- as the system joins
+    assert path == f"/store/{key}"
     assert "\0" not in key
     assert all(len(name.encode()) <= 255 for name in names)
 
