@@ -3,8 +3,42 @@
 `WeightStore.open(...)` is the beginning of everything; errors are in `weightstore.errors`.
 """
 
+import importlib
+import typing
+
 from weightstore.errors import WeightStoreError
-from weightstore.settings import Limits, Settings
-from weightstore.store import Checkout, VersionInfo, WeightStore
+
+if typing.TYPE_CHECKING:
+    from weightstore.settings import Limits, Settings
+    from weightstore.store import Checkout, VersionInfo, WeightStore
 
 __all__ = ["Checkout", "Limits", "Settings", "VersionInfo", "WeightStore", "WeightStoreError"]
+
+_HOMES = {
+    "Checkout": "weightstore.store",
+    "Limits": "weightstore.settings",
+    "Settings": "weightstore.settings",
+    "VersionInfo": "weightstore.store",
+    "WeightStore": "weightstore.store",
+}
+
+
+if not typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first used.
+
+        The command line must have hold of Ctrl-C before it loads what takes half a second,
+        and this module is loaded before any other of the package.
+        """
+        if name in {"settings", "store"}:
+            return importlib.import_module(f"weightstore.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'weightstore' has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

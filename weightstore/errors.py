@@ -8,7 +8,8 @@ for something else. Codes are append-only: a code never changes its meaning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar, Self
 
 Fact = str | int | bool | None | tuple[str, ...] | tuple[int, ...]
@@ -54,6 +55,23 @@ def _rebuild(
     return kind._from_parts(message, do, facts)  # noqa: SLF001 -- same module, needed to unpickle
 
 
+@contextmanager
+def closing_after(error: BaseException | None) -> Iterator[None]:
+    """Let a failure to tidy up be a note on the error that led there, and not hide it.
+
+    Without this a commit of unknown outcome would be reported as a handle that is closed.
+
+    Args:
+        error: What is on its way already; None lets the failure through.
+    """
+    try:
+        yield
+    except WeightStoreError as failure:
+        if error is None:
+            raise
+        error.add_note(f"closing failed too: {failure.message}")
+
+
 # --- Read and try again -----------------------------------------------------------------
 
 
@@ -82,6 +100,13 @@ class StoreBusyError(ConflictError):
 
     code = "WS-1003"
     default_do = "Finish the last attempt, then try again."
+
+
+class NotReadyError(ConflictError):
+    """A receiver may not serve now: it is empty, dirty, changing, or at another version."""
+
+    code = "WS-1004"
+    default_do = "Try again after the next refit, or send the request to another receiver."
 
 
 # --- Stop -------------------------------------------------------------------------------
@@ -167,6 +192,13 @@ class TargetUnusableError(CorruptError):
 
     code = "WS-4006"
     default_do = "Load the target anew; what it holds now is a mixture."
+
+
+class LiveWeightsError(CorruptError):
+    """Live weights are not what this receiver left there: it is dirty and does not serve."""
+
+    code = "WS-4007"
+    default_do = "Refit or recover the receiver: it then writes the whole version in place."
 
 
 # --- Fix the input ----------------------------------------------------------------------

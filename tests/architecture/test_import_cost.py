@@ -7,7 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEAVY = {"torch", "triton", "transformers", "numba", "llvmlite", "boto3", "botocore", "s3fs"}
+HEAVY = {
+    "torch",
+    "triton",
+    "transformers",
+    "numba",
+    "llvmlite",
+    "lmdb",
+    "boto3",
+    "botocore",
+    "s3fs",
+}
 
 _REPORT = """
 import json, sys

@@ -13,6 +13,7 @@ import pytest
 
 from weightstore.errors import BlobNotFoundError
 from weightstore.storage.local import LocalBlobStore
+from weightstore.testing import totals
 from weightstore.testing.disk import FaultyDisk, no_fault, without_unnamed_files
 from weightstore.testing.faults import PowerCut, When
 
@@ -151,3 +152,4 @@ def test_a_killed_process_leaves_all_or_nothing(tmp_path: Path, way: str) -> Non
             _put(after)
         assert _read(after, KEY) == NEW
     assert states == {None, NEW}
+    totals.add("sigkills", len(killed))

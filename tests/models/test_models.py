@@ -11,6 +11,7 @@ import pytest
 
 from weightstore.format import kept as kept_sets
 from weightstore.format.rules import Rule, is_kept
+from weightstore.testing import totals
 from weightstore.testing.models import __main__ as command
 from weightstore.testing.models.attempts import AttemptsModel
 from weightstore.testing.models.claims import ClaimsModel
@@ -53,6 +54,7 @@ def test_a_removed_safety_step_is_noticed(mutation: Mutation) -> None:
     found = explore(mutation.build()).counterexample
     assert found is not None, f"{mutation.model.name} does not need it: {mutation.what}"
     assert len(found.trace) <= 20
+    totals.add("mutations_caught", 1)
 
 
 def test_the_mutation_table_leaves_nothing_out() -> None:

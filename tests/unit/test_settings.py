@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -29,7 +30,7 @@ def made(kind: Callable[..., _Made], name: str, value: float) -> _Made:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, math.inf])
+@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, math.inf, True])
 def test_counts_and_sizes_are_whole_numbers_from_1(name: str, value: float) -> None:
     with pytest.raises(InputRefusedError, match=name) as caught:
         made(Settings, name, value)
@@ -52,7 +53,7 @@ def test_a_time_limit_is_finite_and_above_0(value: float) -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-@pytest.mark.parametrize("value", [0, 0.5])
+@pytest.mark.parametrize("value", [0, 0.5, True])
 def test_every_limit_is_a_whole_number_from_1(name: str, value: float) -> None:
     with pytest.raises(InputRefusedError, match=f"limits.{name}"):
         made(Limits, name, value)
@@ -63,3 +64,13 @@ def test_packs_are_made_no_larger_than_they_may_be_read() -> None:
     assert Settings(pack_size_bytes=1000, limits=limits).pack_size_bytes == 1000
     with pytest.raises(InputRefusedError, match=r"limits\.pack_size_bytes, 1000"):
         Settings(pack_size_bytes=1001, limits=limits)
+
+
+def test_the_index_is_switched_by_a_bool_and_placed_by_a_path() -> None:
+    assert Settings().use_index
+    assert Settings().cache_dir is None
+    assert Settings(use_index=False, cache_dir=Path("cache")).cache_dir == Path("cache")
+    with pytest.raises(InputRefusedError, match="use_index"):
+        made(Settings, "use_index", 1)
+    with pytest.raises(InputRefusedError, match="cache_dir"):
+        made(Settings, "cache_dir", 1)

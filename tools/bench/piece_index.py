@@ -1,22 +1,17 @@
 """Bytes of manifest, index and digest table for many changed pieces, and the time to parse them.
 
-Two steps: a mixture of experts that changes 200,000 large tensors, and 60,000 tensors of
-16 KiB, which travel in bundles. The streams are stand-ins; nothing here depends on them.
-The budget is 96 bytes per changed piece and 24 bytes per tensor of the schema.
+python tools/bench/piece_index.py --json FILE
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import statistics
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import sys
 
 import numpy as np
 
+from tools.bench.bench import Bench, Findings, Options, run
+from tools.bench.report import Side, against, alone, at_most
+from tools.bench.turns import in_turns, seconds, timed
 from weightstore.codec.piece import GapCoding, Piece, ValueCoding
 from weightstore.format.canonical import decode_model, encode_model
 from weightstore.format.digest_table import encode_table
@@ -45,24 +40,8 @@ COMMIT, SHA = CommitId("c" * 32), Sha256("ab" * 32)
 PIECES_PER_PACK = 10_000
 BYTES_PER_PIECE = 96
 BYTES_PER_TENSOR = 24
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """What one step costs besides its streams; times are medians over the runs."""
-
-    what: str
-    tensor_count: int
-    piece_count: int
-    manifest_bytes: int
-    index_bytes: int
-    table_bytes: int
-    budget_bytes: int
-    parse_ms: float
-    parse_fastest_ms: float
-    parse_slowest_ms: float
-    manifest_ms: float
-    schema_ms: float
+PARSE_MS = 50
+MS = 1000
 
 
 def piece_of(unit_count: int, changed_count: int) -> Piece:
@@ -153,77 +132,65 @@ def manifest_of(schema: Schema, readers: list[PackReader], packs: list[bytes]) -
     )
 
 
-def times_ms(work: Callable[[], object], count: int) -> list[float]:
-    """Milliseconds of each of `count` runs."""
-    taken = []
-    for _ in range(count):
-        begin = time.perf_counter()
-        work()
-        taken.append(1000 * (time.perf_counter() - begin))
-    return taken
-
-
-def measure(what: str, schema: Schema, packs: list[bytes], count: int) -> Row:
-    """Read the packs of one step `count` times."""
+def measure_step(
+    what: str, schema: Schema, packs: list[bytes], turn_count: int, findings: Findings
+) -> None:
+    """Count the bytes of one step besides its streams, and parse them in turns."""
     limits = Limits()
     readers = [PackReader(pack, schema, limits) for pack in packs]
     manifest = encode_model(manifest_of(schema, readers, packs))
     schema_bytes = schema.to_bytes()
     piece_count = sum(reader.piece_count for reader in readers)
     stream_bytes = sum(len(b"gapsvalueescape") * reader.piece_count for reader in readers)
-    parses = times_ms(lambda: [PackReader(pack, schema, limits) for pack in packs], count)
-    decodes = times_ms(lambda: decode_model(Manifest, manifest, what="it"), count)
-    schemas = times_ms(lambda: Schema.from_bytes(schema_bytes), max(1, count // 4))
     table = np.zeros((len(schema.tensors), 2), np.uint64)
-    return Row(
-        what=what,
-        tensor_count=len(schema.tensors),
-        piece_count=piece_count,
-        manifest_bytes=len(manifest),
-        index_bytes=sum(map(len, packs)) - stream_bytes,
-        table_bytes=len(encode_table(table, schema)),
-        budget_bytes=BYTES_PER_PIECE * piece_count + BYTES_PER_TENSOR * len(schema.tensors),
-        parse_ms=statistics.median(parses),
-        parse_fastest_ms=min(parses),
-        parse_slowest_ms=max(parses),
-        manifest_ms=statistics.median(decodes),
-        schema_ms=statistics.median(schemas),
+    used = sum(map(len, packs)) - stream_bytes + len(manifest) + len(encode_table(table, schema))
+    budget = BYTES_PER_PIECE * piece_count + BYTES_PER_TENSOR * len(schema.tensors)
+    taken = in_turns(
+        {
+            "index": timed(lambda: [PackReader(pack, schema, limits) for pack in packs]),
+            "manifest": timed(lambda: decode_model(Manifest, manifest, what="it")),
+        },
+        turn_count,
+    )
+    schema_s = [seconds(lambda: Schema.from_bytes(schema_bytes)) for _ in range(2)]
+    parse_ms = [index + other for index, other in zip(*taken.values(), strict=True)]
+    findings.add(
+        against(
+            f"{what}: manifest, index and digests",
+            "B",
+            [used],
+            f"{BYTES_PER_PIECE} B a piece + {BYTES_PER_TENSOR} B a tensor",
+            [budget],
+            target=at_most(1),
+            note=f"{piece_count:,} pieces, {len(schema.tensors):,} tensors",
+        ),
+        alone(
+            f"{what}: parsing manifest and index",
+            "ms",
+            [MS * each for each in parse_ms],
+            target=at_most(PARSE_MS, of=Side.MEASURED),
+        ),
+        alone(f"{what}: parsing the schema, once a process", "ms", [MS * s for s in schema_s]),
     )
 
 
-def shown(value: object) -> str:
-    """A cell of the table."""
-    if isinstance(value, float):
-        return f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def measure(options: Options, findings: Findings) -> None:
+    """Measure both steps."""
+    large, small = (2_000, 1_000) if options.is_small else (200_000, 60_000)
+    turns = options.turns(15)
+    measure_step(f"{large:,} experts", *experts(large), turns, findings)
+    measure_step(f"{small:,} small tensors", *small_tensors(small), turns, findings)
 
 
-def print_table(rows: list[Row], count: int) -> None:
-    """Print what was measured, one column a step."""
-    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
-    print(f"times in ms: median of {count}, schema of {max(1, count // 4)}\n")
-    for field in asdict(rows[0]):
-        print(f"{field:18}", *(f"{shown(asdict(row)[field]):>20}" for row in rows))
-    used = [row.manifest_bytes + row.index_bytes + row.table_bytes for row in rows]
-    shares = [size / row.budget_bytes for size, row in zip(used, rows, strict=True)]
-    print(f"{'share of budget':18}", *(f"{share:>20.3f}" for share in shares))
-
-
-def main() -> None:
-    """Read the arguments, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--count", type=int, default=20, help="runs of each parse")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args()
-    rows = [
-        measure("200,000 experts", *experts(200_000), options.count),
-        measure("60,000 small", *small_tensors(60_000), options.count),
-    ]
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
-        return
-    print_table(rows, options.count)
-
+BENCH = Bench(
+    name="piece_index",
+    summary=(
+        "What a step costs besides its streams, and the time to parse it: a mixture of experts "
+        "that changes 200,000 tensors of a piece each, and 60,000 tensors of 16 KiB, which "
+        "travel in bundles. The streams are stand-ins; nothing here depends on them."
+    ),
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(BENCH))

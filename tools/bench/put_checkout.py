@@ -1,180 +1,176 @@
-"""Put and checkout of 1 % steps on a 1 GB bf16 model: times, peak memory, bytes.
+"""A whole put and a whole checkout of 1 % steps on a 1 GiB model: times, memory, bytes.
 
-Two shapes of the same size: large tensors (16 MiB to 256 MiB), and 60,000 tensors of
-16 KiB. Puts and the checkout run in processes of their own, so that peak memory is theirs.
-
-    python tools/bench/put_checkout.py --json
+python tools/bench/put_checkout.py --json FILE
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import resource
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
+from tools.bench.bench import Bench, Findings, Options, Task, run
+from tools.bench.peak_memory import PeakMemory
+from tools.bench.report import Row, against, alone, at_most
+from tools.bench.weights import Weights, move, normal_weights, size_bytes_of, small_shapes
 from weightstore import WeightStore
-from weightstore.layout.dtypes import DType
-from weightstore.layout.tensors import HostTensor, TensorSpec
 
-VERSION_COUNT = 20
-CHANGED_RATIO = 0.01
+VERSION_COUNT = 7
 MIB = 1024 * 1024
 
 
-def large_shapes() -> dict[str, tuple[int, ...]]:
-    """1 GiB of bf16 in 25 tensors like those of a decoder."""
+def decoder_shapes(layer_count: int) -> dict[str, tuple[int, ...]]:
+    """Tensors like those of a decoder: 1 GiB of bf16 with 12 layers."""
     shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (32768, 4096)}
-    for layer in range(12):
+    for layer in range(layer_count):
         shapes[f"layers.{layer:02d}.attention.weight"] = (2048, 4096)
         shapes[f"layers.{layer:02d}.mlp.weight"] = (5802, 4096)
         shapes[f"layers.{layer:02d}.norm.weight"] = (4096,)
     return shapes
 
 
-def small_shapes() -> dict[str, tuple[int, ...]]:
-    """60,000 tensors of 16 KiB of bf16, as a finely split mixture of experts has."""
-    return {
-        f"layers.{index // 1000:02d}.experts.{index % 1000:03d}.w": (128, 64)
-        for index in range(60_000)
-    }
+def shapes_of(kind: str, *, is_small: bool) -> dict[str, tuple[int, ...]]:
+    """Two shapes of the same size: large tensors, and 60,000 of 16 KiB."""
+    if kind == "large tensors":
+        return {"layer.weight": (256, 1024)} if is_small else decoder_shapes(12)
+    return small_shapes(2 if is_small else 938)
 
 
-SHAPES = {"large": large_shapes, "small": small_shapes}
+def stepped(weights: Weights, rng: np.random.Generator) -> Weights:
+    """Move 1 % of all elements, in place."""
+    for each in weights.values():
+        move(each.units, rng)
+    return weights
 
 
-def peak_mib() -> float:
-    """Peak resident set of this process, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def make_model(shapes: dict[str, tuple[int, ...]]) -> dict[str, HostTensor]:
-    """Weights of standard deviation 0.02, cut to bf16."""
-    rng = np.random.default_rng(0)
-    model = {}
-    pool = (rng.standard_normal(1 << 22, dtype=np.float32) * 0.02).view(np.uint32) >> 16
-    for name, shape in shapes.items():
-        count = int(np.prod(shape))
-        start = int(rng.integers(0, 1 << 21))
-        units = np.resize(pool[start:], count).astype(np.uint16)
-        model[name] = HostTensor(TensorSpec(name, DType.BF16, shape), units)
-    return model
-
-
-def change(model: dict[str, HostTensor], rng: np.random.Generator) -> None:
-    """Move 1 % of all elements by one unit in the last place, up or down."""
-    for tensor in model.values():
-        count = len(tensor.units)
-        wanted = rng.binomial(count, CHANGED_RATIO)
-        chosen = rng.integers(0, count, wanted)
-        signs = np.where(rng.integers(0, 2, wanted), 1, 0xFFFF).astype(np.uint16)
-        tensor.units[chosen] += signs
-
-
-def run_put(store: Path, shape: str) -> dict[str, Any]:
-    """Put version 1 and 19 steps of 1 %."""
-    model = make_model(SHAPES[shape]())
-    model_mib = sum(t.units.nbytes for t in model.values()) / MIB
-    before_mib = peak_mib()
+def put(task: Task) -> Task:
+    """Put a first version and steps of 1 %."""
+    weights = normal_weights(shapes_of(task["kind"], is_small=task["is_small"]))
     rng = np.random.default_rng(1)
-    rows = []
-    with WeightStore.open(store, create=True) as opened, opened.trainer(run="bench") as trainer:
-        for step in range(VERSION_COUNT):
+    peak = PeakMemory()
+    seconds, reports = [], []
+    with (
+        WeightStore.open(task["store"], create=True) as store,
+        store.trainer(run="bench") as trainer,
+    ):
+        for step in range(task["version_count"]):
             if step:
-                change(model, rng)
+                stepped(weights, rng)
             start = time.perf_counter()
-            report = trainer.put_step(step, model).report()
-            rows.append((time.perf_counter() - start, report))
-    steps = rows[1:]
+            reports.append(trainer.put_step(step, weights).report())
+            seconds.append(time.perf_counter() - start)
+    delta_bytes = max(report.wire_size_bytes for report in reports[1:])
     return {
-        "model_mib": model_mib,
-        "tensors": len(model),
-        "first_put_s": rows[0][0],
-        "put_s_median": statistics.median(seconds for seconds, _ in steps),
-        "put_s_max": max(seconds for seconds, _ in steps),
-        "detect_s_median": statistics.median(report.detect_s for _, report in steps),
-        "commit_s_median": statistics.median(report.commit_s for _, report in steps),
-        "changed_per_step": statistics.median(report.changed_count for _, report in steps),
-        "pieces_per_step": statistics.median(report.piece_count for _, report in steps),
-        "pack_bytes_per_step": statistics.median(report.wire_size_bytes for _, report in steps),
-        "peak_mib_over_model": peak_mib() - before_mib,
+        "model_bytes": size_bytes_of(weights),
+        "extra_mib": peak.extra_bytes() / MIB,
+        "allowed_mib": (1.1 * size_bytes_of(weights) + 256 * MIB + 4 * delta_bytes) / MIB,
+        "first_s": seconds[0],
+        "put_s": seconds[1:],
+        "detect_s": [report.detect_s for report in reports[1:]],
+        "write_s": [report.write_s for report in reports[1:]],
+        "commit_s": [report.commit_s for report in reports[1:]],
+        "bytes_a_change": [report.wire_size_bytes / report.changed_count for report in reports[1:]],
     }
 
 
-def run_checkout(store: Path, shape: str) -> dict[str, Any]:
-    """Check version 20 out and compare it with the model, made again."""
+def check_out(task: Task) -> Task:
+    """Check the last version out, compare it with the weights made again, and save it elsewhere."""
+    peak = PeakMemory()
     start = time.perf_counter()
-    with WeightStore.open(store) as opened:
-        taken = opened.checkout(VERSION_COUNT)
-    seconds = time.perf_counter() - start
-    peak = peak_mib()
-    model = make_model(SHAPES[shape]())
+    with WeightStore.open(task["store"]) as store:
+        taken = store.checkout()
+    checkout_s = time.perf_counter() - start
+    extra_mib = peak.extra_bytes() / MIB
+    weights = normal_weights(shapes_of(task["kind"], is_small=task["is_small"]))
     rng = np.random.default_rng(1)
-    for _ in range(VERSION_COUNT - 1):
-        change(model, rng)
-    exact = all(np.array_equal(model[name].units, host.units) for name, host in taken.host.items())
-    return {"checkout_s": seconds, "checkout_peak_mib": peak, "bit_exact": exact}
+    for _ in range(task["version_count"] - 1):
+        stepped(weights, rng)
+    exact = all(np.array_equal(each.units, taken.host[n].units) for n, each in weights.items())
+    path = Path(task["store"]).with_suffix(".safetensors")
+    arrays = {name: each.units.reshape(each.spec.shape) for name, each in weights.items()}
+    del taken, weights
+    safetensors.numpy.save_file(arrays, path)
+    del arrays
+    start = time.perf_counter()
+    safetensors.numpy.load_file(path)
+    return {
+        "checkout_s": checkout_s,
+        "load_s": time.perf_counter() - start,
+        "extra_mib": extra_mib,
+        "is_exact": exact,
+    }
 
 
-def metadata_bytes(store: Path) -> dict[str, int]:
-    """Bytes of manifests, digest tables and schemas of the last version."""
-    sizes: dict[str, int] = {}
-    for path in (store / "manifests").rglob("*"):
-        if path.is_file() and path.name.startswith(f"{VERSION_COUNT}-"):
-            kind = path.suffix.lstrip(".") or "manifest"
-            sizes[f"{kind}_bytes"] = path.stat().st_size
-    return sizes
+def do(task: Task) -> Task:
+    """Do a phase in a process of its own."""
+    return put(task) if task["phase"] == "put" else check_out(task)
 
 
-def child(phase: str, store: Path, shape: str) -> dict[str, Any]:
-    """Run one phase in a process of its own."""
-    command = [sys.executable, __file__, "--phase", phase, "--store", str(store), "--shape", shape]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+def measure(options: Options, findings: Findings) -> None:
+    """Measure both shapes."""
+    for kind in ("large tensors", "16 KiB"):
+        with tempfile.TemporaryDirectory(prefix="weightstore-bench-") as folder:
+            task: Task = {
+                "kind": kind,
+                "store": str(Path(folder) / "store"),
+                "is_small": options.is_small,
+                "version_count": 3 if options.is_small else VERSION_COUNT,
+            }
+            wrote = BENCH.in_child({**task, "phase": "put"})
+            read = BENCH.in_child({**task, "phase": "checkout"})
+        if not read["is_exact"]:
+            raise SystemExit(f"{kind}: the checkout is not what was put")
+        findings.add(*rows_of(kind, wrote, read, task["version_count"]))
 
 
-def main() -> None:
-    """Run both shapes and print a table or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--shape", choices=sorted(SHAPES), help="only this shape")
-    parser.add_argument("--phase", choices=("put", "checkout"), help=argparse.SUPPRESS)
-    parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.phase:
-        phase = run_put if options.phase == "put" else run_checkout
-        print(json.dumps(phase(options.store, options.shape)))
-        return
-    results: dict[str, dict[str, Any]] = {}
-    for shape in [options.shape] if options.shape else sorted(SHAPES):
-        scratch = Path(tempfile.mkdtemp(prefix="weightstore-bench-"))
-        try:
-            store = scratch / "store"
-            results[shape] = child("put", store, shape)
-            results[shape] |= child("checkout", store, shape)
-            results[shape] |= metadata_bytes(store)
-        finally:
-            shutil.rmtree(scratch)
-    if options.json:
-        print(json.dumps({"machine": platform.processor(), "results": results}, indent=2))
-        return
-    for shape, result in results.items():
-        print(f"{shape}:")
-        for name, value in result.items():
-            shown = f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
-            print(f"  {name:<24} {shown}")
+def rows_of(kind: str, wrote: Task, read: Task, version_count: int) -> list[Row]:
+    """Rows of one shape."""
+    model_bytes = wrote["model_bytes"]
+    median = {name: statistics.median(wrote[name]) for name in ("detect_s", "write_s", "commit_s")}
+    return [
+        alone(
+            f"{kind}: put of a step",
+            "s",
+            wrote["put_s"],
+            note=f"detection {median['detect_s']:.3f} s, then writing {median['write_s']:.3f} s, "
+            f"record and baseline {median['commit_s']:.3f} s (medians)",
+        ),
+        alone(f"{kind}: put of the first version", "GB/s", [model_bytes / wrote["first_s"] / 1e9]),
+        alone(f"{kind}: bytes a change, all headers", "B", wrote["bytes_a_change"]),
+        against(
+            f"{kind}: trainer, peak memory over the caller's",
+            "MiB",
+            [wrote["extra_mib"]],
+            "1.1x baseline + 256 MiB + 4x delta",
+            [wrote["allowed_mib"]],
+            target=at_most(1),
+        ),
+        against(
+            f"{kind}: checkout of version {version_count} in a new process",
+            "GB/s",
+            [model_bytes / read["checkout_s"] / 1e9],
+            "safetensors load of one file, nothing verified",
+            [model_bytes / read["load_s"] / 1e9],
+        ),
+        alone(f"{kind}: checkout, peak memory", "MiB", [read["extra_mib"]]),
+    ]
 
+
+BENCH = Bench(
+    name="put_checkout",
+    summary=(
+        "A model of about 1 GiB of bf16 on the local disk, in two shapes: tensors of 16 MiB and "
+        "more, and 60,000 tensors of 16 KiB. Puts and the checkout run in processes of their own; "
+        "the checkout is compared bit for bit."
+    ),
+    measure=measure,
+    child=do,
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(BENCH))

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from weightstore.cli import commands_read, commands_write, demo
+from weightstore.cli import commands_care, commands_read, commands_write, demo
 from weightstore.cli.exit_codes import ExitCode, exit_code_of
 from weightstore.cli.output import err, print_error
 from weightstore.errors import WeightStoreError
@@ -36,7 +36,8 @@ app = typer.Typer(
     cls=_Commands,
     help="A transactional, versioned store for the weights of a policy that is being trained.",
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 refused, 4 not found, 5 conflict, 6 fenced, "
-    "7 corrupt, 8 unavailable, 9 outcome unknown, 130 interrupted. "
+    "7 corrupt, 8 unavailable, 9 outcome unknown, 10 doctor found warnings, "
+    "11 doctor found errors, 130 interrupted. "
     "Example: weightstore demo",
     no_args_is_help=True,
     add_completion=True,
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 commands_write.register(app)
 commands_read.register(app)
+commands_care.register(app)
 demo.register(app)
 
 
@@ -56,3 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except WeightStoreError as error:
         print_error(error, as_json="--json" in words)
         sys.exit(exit_code_of(error))
+    except KeyboardInterrupt:
+        err.print(INTERRUPTED_TEXT)
+        sys.exit(ExitCode.INTERRUPTED)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from weightstore.cli.environment import environment_settings
 from weightstore.cli.options import JsonOption, QuietOption, SelectorArgument, StoreArgument
 from weightstore.cli.output import (
     out,
@@ -42,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def log(store: StoreArgument, *, count: CountOption = 20, as_json: JsonOption = False) -> None:
     """List the log's records, newest first."""
-    with WeightStore.open(store) as opened:
+    with WeightStore.open(store, settings=environment_settings()) as opened:
         rows = [asdict(row) for row in islice(opened.log(), count)]
     if as_json:
         print_json(rows)
@@ -72,7 +73,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one version in full, or without VERSION the store and its newest versions."""
-    with WeightStore.open(store) as opened:
+    with WeightStore.open(store, settings=environment_settings()) as opened:
         if selector:
             details = opened.describe(selector)
             if as_json:
@@ -123,7 +124,7 @@ def checkout(
 ) -> None:
     """Write a version's weights into one safetensors file."""
     with (
-        WeightStore.open(store) as opened,
+        WeightStore.open(store, settings=environment_settings()) as opened,
         progress_bars(quiet=quiet or as_json) as progress,
     ):
         info = opened.checkout_to_file(selector, target, progress=progress)
@@ -143,7 +144,7 @@ def export(
 ) -> None:
     """Write a version as a Hugging Face checkpoint directory, configuration included."""
     with (
-        WeightStore.open(store) as opened,
+        WeightStore.open(store, settings=environment_settings()) as opened,
         progress_bars(quiet=quiet or as_json) as progress,
     ):
         info = opened.export(selector, directory, progress=progress)
@@ -168,7 +169,7 @@ def verify(
 ) -> None:
     """Read a version's objects again and check every size, hash, stream and digest."""
     with (
-        WeightStore.open(store) as opened,
+        WeightStore.open(store, settings=environment_settings()) as opened,
         progress_bars(quiet=quiet or as_json) as progress,
     ):
         chosen = [v.version for v in opened.versions() if v.kept] if every else [selector]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from weightstore.cli.environment import environment_settings
 from weightstore.cli.options import (
     JsonOption,
     QuietOption,
@@ -17,6 +20,7 @@ from weightstore.cli.options import (
     TakeOverOption,
 )
 from weightstore.cli.output import (
+    err,
     out,
     print_facts,
     print_json,
@@ -27,8 +31,9 @@ from weightstore.cli.output import (
 from weightstore.errors import InputRefusedError, VersionNotFoundError
 from weightstore.format import kept as kept_sets
 from weightstore.ids import VersionId
-from weightstore.store import WeightStore
+from weightstore.store import RetireReport, WeightStore
 
+_KEEP_COUNT = re.compile(r"[1-9][0-9]{0,14}")
 _KEEP_RANGE = re.compile(r"v([0-9]{1,15})(?:-v([0-9]{1,15}))?")
 
 
@@ -46,8 +51,8 @@ def register(app: typer.Typer) -> None:
         "weightstore tag /data/policy --name best --remove; weightstore tag /data/policy"
     )(tag)
     app.command(
-        epilog="Example: weightstore retire /data/policy --keep 8 --dry-run "
-        "(the newest, active and tagged versions always stay)"
+        epilog="Example: weightstore retire /data/policy --keep 8 --dry-run. "
+        "The newest, active and tagged versions always stay, each with its chain."
     )(retire)
 
 
@@ -83,8 +88,13 @@ def import_(
         )
     if as_json:
         print_json(asdict(info))
-    else:
-        out.print(f"version {info.version}  {info.run}@{info.step}  digest {info.digest[:16]}")
+        return
+    out.print(f"version {info.version}  {info.run}@{info.step}  digest {info.digest[:16]}")
+    if info.skipped:
+        err.print(f"[bold]not taken over[/]: {len(info.skipped)} of the directory's entries")
+    for skipped in info.skipped:
+        # With escapes, since what could not be stored may not be printable either.
+        err.print(f"  {skipped.name!r}: {skipped.reason}", markup=False, soft_wrap=True)
 
 
 def put(
@@ -153,7 +163,7 @@ def tag(
     """Name a version, so that it is kept; list or remove names."""
     if name is None and remove:
         raise InputRefusedError("--remove needs a tag", do="Add --name TAG.")
-    with WeightStore.open(store) as opened:
+    with WeightStore.open(store, settings=environment_settings()) as opened:
         if name is None:
             tags = [asdict(each) for each in opened.tags()]
         elif remove:
@@ -187,9 +197,9 @@ def retire(
 ) -> None:
     """Let old versions go and free their space."""
     newest_count, ranges = _kept(keep)
-    with WeightStore.open(store) as opened:
+    with WeightStore.open(store, settings=environment_settings()) as opened:
         report = opened.retire(
-            keep_newest=newest_count,
+            keep_newest=max(newest_count, 1),  # the newest always stays
             keep_versions=_versions(opened, ranges),
             dry_run=dry_run,
         )
@@ -197,15 +207,31 @@ def retire(
         print_json(asdict(report))
         return
     verb = "would be" if dry_run else "were"
-    gone = ", ".join(
-        f"{each.first}-{each.last}" if each.first < each.last else f"{each.first}"
-        for each in kept_sets.of_versions(VersionId(version) for version in report.gone)
-    )
+    if dry_run:
+        _print_kept(report)
+    gone = _ranges(report.gone)
     out.print(
         f"{len(report.gone)} versions{f' ({gone})' if gone else ''} {verb} retired, "
         f"{report.deleted_count} objects "
         f"({size_text(report.deleted_size_bytes)}) {verb} deleted"
         + (f"; {report.unknown_count} unknown objects stay" if report.unknown_count else "")
+    )
+
+
+def _print_kept(report: RetireReport) -> None:
+    """What stays and why; neighbours that stay for the same reasons in one row."""
+    rows = [
+        (_ranges([each.version for each in same]), ", ".join(why))
+        for why, same in groupby(report.kept, key=lambda each: each.reasons)
+    ]
+    print_table("", ("stays", "because of"), rows)
+
+
+def _ranges(versions: Iterable[int]) -> str:
+    """1-3, 7."""
+    parts = kept_sets.of_versions(VersionId(version) for version in versions)
+    return ", ".join(
+        f"{each.first}-{each.last}" if each.first < each.last else f"{each.first}" for each in parts
     )
 
 
@@ -227,7 +253,7 @@ def _kept(words: list[str]) -> tuple[int, list[tuple[int, int]]]:
     ranges: list[tuple[int, int]] = []
     for word in words:
         found = _KEEP_RANGE.fullmatch(word)
-        if word.isascii() and word.isdecimal():
+        if _KEEP_COUNT.fullmatch(word):
             newest_count = max(newest_count, int(word))
         elif found and int(found[1]) <= int(found[2] or found[1]):
             ranges.append((int(found[1]), int(found[2] or found[1])))

@@ -17,7 +17,10 @@ from weightstore.errors import (
 
 
 class ExitCode(enum.IntEnum):
-    """0 is success, 2 is a usage error (both by convention); 130 is an interrupt."""
+    """0 is success, 2 is a usage error (both by convention); 130 is an interrupt.
+
+    10 and 11 are answers of `doctor`: it did its work, and found warnings or errors.
+    """
 
     OK = 0
     FAILED = 1
@@ -29,6 +32,8 @@ class ExitCode(enum.IntEnum):
     CORRUPT = 7
     UNAVAILABLE = 8
     UNKNOWN_OUTCOME = 9
+    FOUND_WARNINGS = 10
+    FOUND_ERRORS = 11
     INTERRUPTED = 130
 
 

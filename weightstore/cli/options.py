@@ -7,13 +7,18 @@ from typing import Annotated
 
 import typer
 
+from weightstore.cli.completion import complete_selector
+
 StoreArgument = Annotated[
     Path, typer.Argument(metavar="STORE", help="The store's directory.", show_default=False)
 ]
 SelectorArgument = Annotated[
     str,
     typer.Argument(
-        metavar="VERSION", help="latest, a number, tag:NAME or RUN@STEP.", show_default=True
+        metavar="VERSION",
+        help="latest, a number, tag:NAME or RUN@STEP.",
+        show_default=True,
+        autocompletion=complete_selector,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

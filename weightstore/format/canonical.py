@@ -7,6 +7,7 @@ to are refused, so hashes over stored bytes and comparisons of values never disa
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -46,33 +47,61 @@ def decode_json(data: bytes, *, what: str) -> Json:
     Raises:
         CorruptObjectError: not JSON, a float or a repeated key in it, or not canonical.
     """
+    value = _parse(data, what)
+    _check_form(value, data, what)
+    return value
+
+
+def decode_model(kind: type[ModelT], data: bytes, *, what: str) -> ModelT:
+    """Parse stored bytes into a model that says no more and no less than they do.
+
+    Raises:
+        CorruptObjectError: not canonical, not of this model, or not what the model would be
+            stored as: a field that the model would fill in is not there, or one is of
+            another type (`true` for 1).
+    """
+    return decode_validated(kind.model_validate_json, data, what=what)
+
+
+def decode_validated(validate: Callable[[bytes], ModelT], data: bytes, *, what: str) -> ModelT:
+    """`decode_model` for whatever turns JSON into a model: a union of models, say.
+
+    Raises:
+        CorruptObjectError: as `decode_model`.
+    """
+    value = _parse(data, what)
+    try:
+        model = validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise CorruptObjectError(f"{what} is malformed at {place!r}: {first['msg']}") from error
+    # One comparison proves the form of the JSON and that the model is what was stored.
+    if encode_model(model) == data:
+        return model
+    _check_form(value, data, what)
+    raise CorruptObjectError(f"{what} leaves out a field, or has one in another form")
+
+
+def _parse(data: bytes, what: str) -> Json:
     try:
         value: Json = json.loads(
             data.decode("utf-8", errors="strict"),
             parse_float=_refuse_float,
             parse_constant=_refuse_float,
         )
+    except (ValueError, RecursionError) as error:
+        raise CorruptObjectError(f"{what} is not canonical JSON: {error}") from error
+    return value
+
+
+def _check_form(value: Json, data: bytes, what: str) -> None:
+    try:
         again = encode_json(value)
     except (ValueError, RecursionError) as error:
         raise CorruptObjectError(f"{what} is not canonical JSON: {error}") from error
     if again != data:
         raise CorruptObjectError(f"{what} is JSON, but not in canonical form")
-    return value
-
-
-def decode_model(kind: type[ModelT], data: bytes, *, what: str) -> ModelT:
-    """Parse canonical JSON into a model.
-
-    Raises:
-        CorruptObjectError: not canonical, or not of this model.
-    """
-    decode_json(data, what=what)
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise CorruptObjectError(f"{what} is malformed at {place!r}: {first['msg']}") from error
 
 
 def _refuse_float(text: str) -> Json:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from weightstore.errors import CorruptObjectError, NotAStoreError, UpgradeRequiredError
-from weightstore.format.canonical import CanonicalModel, decode_json, encode_model
-from weightstore.format.objects import decode_stored
+from weightstore.format.canonical import CanonicalModel, decode_json, decode_model, encode_model
 from weightstore.format.records import FORMAT_NUMBER, MAX_INTEGER
 from weightstore.ids import HEX128_PATTERN, StoreId
 
@@ -49,7 +48,7 @@ def decode_format_file(data: bytes, *, location: str) -> FormatFile:
         value = decode_json(data, what="FORMAT")
         if isinstance(value, dict) and value.get("magic") == FORMAT_MAGIC:
             _check_format(value.get("format"), location)
-        return decode_stored(FormatFile, data, what="FORMAT")
+        return decode_model(FormatFile, data, what="FORMAT")
     except CorruptObjectError as error:
         raise NotAStoreError(
             f"{location} is no weightstore: {error.message}",

@@ -30,7 +30,6 @@ _TRAINER_KEYS = (
     re.compile(rf"receipts/{_LAUNCH}-{_HEX}/{_VERSION}-{_ATTEMPT}/(?:open|{_NUMBER})\Z"),
     re.compile(rf"layouts/{_LAUNCH}-{_HEX}\Z"),
 )
-_LOG = re.compile(r"log/([0-9]{20})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,6 @@ class TrainerKey:
 def log_key(slot: Slot) -> str:
     """Key of a log record."""
     return f"{LOG_PREFIX}{slot:020d}"
-
-
-def parse_log_key(key: str) -> Slot | None:
-    """Slot of a record's key, or None for any other key."""
-    found = _LOG.match(key)
-    return Slot(int(found[1])) if found else None
 
 
 def manifest_key(run: RunId, epoch: Epoch, version: VersionId, commit: CommitId) -> str:

@@ -14,14 +14,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from weightstore.errors import CorruptObjectError
-from weightstore.format.canonical import CanonicalModel
+from weightstore.format.canonical import CanonicalModel, decode_model
 from weightstore.format.keys import (
     anchor_key,
     digest_table_key,
     parse_trainer_key,
     trainer_anchor_id,
 )
-from weightstore.format.objects import KEY_LENGTH_MAX, ObjectRef, decode_stored
+from weightstore.format.objects import KEY_LENGTH_MAX, ObjectRef
 from weightstore.format.records import MAX_INTEGER, Base, VersionRecord
 from weightstore.ids import (
     ANCHOR_ID_PATTERN,
@@ -43,7 +43,6 @@ from weightstore.settings import Limits
 MANIFEST_FORMAT = 1
 BLOCKS_NAME = "weightstore.blocks"
 """Name of an anchor's sidecar of block hashes, beside its files."""
-FILE_NAME_SIZE_BYTES_MAX = 255
 
 _FILE_NAME = re.compile(r"[!-.0-\[\]-~]{1,255}")
 
@@ -294,7 +293,7 @@ def decode_manifest(data: bytes, record: VersionRecord) -> Manifest:
                 "found": found_sha256,
             },
         )
-    manifest = decode_stored(Manifest, data, what=what)
+    manifest = decode_model(Manifest, data, what=what)
     for field in _SHARED_FIELDS:
         expected, found = getattr(record, field), getattr(manifest, field)
         if expected != found:

@@ -7,7 +7,6 @@ by `PackReader` before the first byte is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
@@ -40,6 +39,7 @@ __all__ = [
     "PackReader",
     "PiecePlace",
     "TensorPlace",
+    "split_pack",
 ]
 
 PACK_FORMAT = "weightstore-pack-1"
@@ -166,9 +166,8 @@ class PackReader:
 
     def __init__(self, data: Buffer, schema: Schema, limits: Limits) -> None:
         view = memoryview(data).cast("B").toreadonly()
-        parts = _split(view, limits)
-        self._areas = parts[1:]
-        self._index = PieceIndex(parts[0], schema, [len(area) for area in self._areas])
+        index, *self._areas = [part for _, part in split_pack(view, limits)]
+        self._index = PieceIndex(index, schema, [len(area) for area in self._areas])
 
     @property
     def piece_count(self) -> int:
@@ -176,7 +175,7 @@ class PackReader:
         return len(self._index)
 
     @property
-    def places(self) -> Sequence[PiecePlace]:
+    def places(self) -> PieceIndex:
         """Which units each piece changes."""
         return self._index
 
@@ -201,7 +200,12 @@ class PackReader:
         return self._index.piece(index, self._areas)
 
 
-def _split(view: memoryview, limits: Limits) -> list[memoryview]:
+def split_pack(view: memoryview, limits: Limits) -> list[tuple[int, memoryview]]:
+    """The index and the four stream areas of a pack, each with its first byte in the file.
+
+    Raises:
+        CorruptObjectError: the bytes are no pack.
+    """
     if len(view) > limits.pack_size_bytes:
         raise CorruptObjectError(f"a pack of {len(view)} bytes is above {limits.pack_size_bytes}")
     header = parse_safetensors_header(
@@ -217,5 +221,6 @@ def _split(view: memoryview, limits: Limits) -> list[memoryview]:
         tensor = found[name]
         if tensor.spec.dtype is not DType.U8 or len(tensor.spec.shape) != 1:
             raise CorruptObjectError(f"tensor {name!r} of a pack is not of bytes")
-        parts.append(view[tensor.file_offset : tensor.file_offset + tensor.size_bytes])
+        end = tensor.file_offset + tensor.size_bytes
+        parts.append((tensor.file_offset, view[tensor.file_offset : end]))
     return parts

@@ -8,7 +8,7 @@ a piece's streams, box or member counts begin is not stored: it follows from the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, overload
 
@@ -177,6 +177,27 @@ class PieceIndex(Sequence[PiecePlace]):
         if isinstance(index, slice):
             return tuple(self._place(number) for number in range(*index.indices(len(self))))
         return self._place(self._checked(index))
+
+    @property
+    def flat_runs(self) -> NDArray[np.int64]:
+        """Tensor, first unit and unit after the last of each piece without a box; int64."""
+        part = slice(0, self._first_box)
+        firsts = self._rows.first_units[part].astype(np.int64)
+        ends = firsts + self._rows.unit_counts[part]
+        return np.stack([self._rows.numbers[part], firsts, ends], axis=1)
+
+    @property
+    def box_places(self) -> Iterator[TensorPlace]:
+        """The places of the pieces that have a box."""
+        for index in range(self._first_box, self._first_bundle):
+            place = self._place(index)
+            assert isinstance(place, TensorPlace)
+            yield place
+
+    @property
+    def bundle_numbers(self) -> NDArray[np.int64]:
+        """The bundle of each bundle piece, ascending; int64."""
+        return self._rows.numbers[self._first_bundle :]
 
     def member_changed_counts(self, index: int) -> NDArray[np.int64]:
         """Changed units of each member of a bundle piece; int64.

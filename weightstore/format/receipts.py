@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from weightstore.format.canonical import CanonicalModel, encode_model
+from weightstore.format.canonical import CanonicalModel, decode_model, encode_model
 from weightstore.format.manifest import PackRef
-from weightstore.format.objects import ObjectRef, decode_stored
+from weightstore.format.objects import ObjectRef
 from weightstore.format.records import MAX_INTEGER
 from weightstore.ids import (
     HEX128_PATTERN,
@@ -105,7 +105,7 @@ def decode_open_receipt(data: bytes, *, what: str) -> OpenReceipt:
     Raises:
         CorruptObjectError: anything else.
     """
-    return decode_stored(OpenReceipt, data, what=what)
+    return decode_model(OpenReceipt, data, what=what)
 
 
 def decode_rank_receipt(data: bytes, *, what: str) -> RankReceipt:
@@ -114,4 +114,4 @@ def decode_rank_receipt(data: bytes, *, what: str) -> RankReceipt:
     Raises:
         CorruptObjectError: anything else.
     """
-    return decode_stored(RankReceipt, data, what=what)
+    return decode_model(RankReceipt, data, what=what)

@@ -10,10 +10,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from weightstore.errors import CorruptLogError, CorruptObjectError, UpgradeRequiredError
-from weightstore.format.canonical import CanonicalModel, decode_json, encode_model
+from weightstore.format.canonical import (
+    CanonicalModel,
+    decode_json,
+    decode_validated,
+    encode_model,
+)
 from weightstore.ids import (
     ANCHOR_ID_LENGTH_MAX,
     ANCHOR_ID_PATTERN,
@@ -330,24 +335,26 @@ def decode_record(data: bytes, *, slot: Slot) -> Record:
     """
     what = f"log record {slot}"
     try:
-        value = decode_json(data, what=what)
+        record = decode_validated(_ADAPTER.validate_json, data, what=what)
     except CorruptObjectError as error:
+        kind = _unknown_kind(data)
+        if kind is not None:
+            raise UpgradeRequiredError(
+                f"{what} is of the unknown kind {kind!r}",
+                do="Upgrade weightstore on this machine.",
+                facts={"slot": slot},
+            ) from error
         raise CorruptLogError(error.message, facts={"slot": slot}) from error
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind not in _KINDS:
-        raise UpgradeRequiredError(
-            f"{what} is of the unknown kind {kind!r}",
-            do="Upgrade weightstore on this machine.",
-            facts={"slot": slot},
-        )
-    try:
-        record = _ADAPTER.validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise CorruptLogError(
-            f"{what} is malformed at {place!r}: {first['msg']}", facts={"slot": slot}
-        ) from error
     if record.slot != slot:
         raise CorruptLogError(f"{what} says that it is record {record.slot}", facts={"slot": slot})
     return record
+
+
+def _unknown_kind(data: bytes) -> str | None:
+    """The kind of a record that does not parse, if only a later release can know it."""
+    try:
+        value = decode_json(data, what="log record")
+    except CorruptObjectError:
+        return None
+    kind = value.get("kind") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) and kind not in _KINDS else None

@@ -8,12 +8,7 @@ from functools import partial
 
 from typing_extensions import Buffer
 
-from weightstore.errors import (
-    BlobExistsError,
-    BlobNotFoundError,
-    BlobOutcomeUnknownError,
-    InputRefusedError,
-)
+from weightstore.errors import InputRefusedError
 from weightstore.format.anchor_plan import (
     INDEX_FILE_NAME,
     AnchorFilePlan,
@@ -26,22 +21,17 @@ from weightstore.format.manifest import BLOCKS_NAME, AnchorFile, FullForm, Manif
 from weightstore.format.objects import ObjectRef
 from weightstore.history.anchors import open_files, verified_chunks
 from weightstore.history.progress import Meter, Progress, no_progress
+from weightstore.history.settle import Chunks, put_settled
 from weightstore.ids import Sha256
 from weightstore.layout.boxes import cut_flat
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import Units
-from weightstore.settings import Settings
+from weightstore.settings import Limits, Settings
 from weightstore.storage.blobs import BlobStore
-from weightstore.storage.buffers import byte_view
 
 UnitsSource = Callable[[int, int, int], Units]
 """Bits of a tensor, by schema index, first unit and unit count: a contiguous array, which
 need be valid only until the next call. May be asked again for the same range."""
-
-Chunks = Callable[[], Iterable[Buffer]]
-"""Starts the bytes of a file anew."""
-
-PUT_TRY_COUNT = 4
 
 
 def write_anchor(
@@ -79,7 +69,7 @@ def write_anchor(
         BlobOutcomeUnknownError: a write could not be settled by reading in a few tries.
     """
     plans = plan_anchor_files(schema, settings.anchor_file_size_bytes)
-    sink = AnchorSink(blobs, anchor_id)
+    sink = AnchorSink(blobs, anchor_id, settings.limits)
     meter = Meter(progress, "write", sum(plan.size_bytes for plan in plans))
     range_count = settings.limits.piece_element_count
     for plan in plans:
@@ -92,11 +82,16 @@ def write_anchor(
         sink.put(
             AnchorFile(name=INDEX_FILE_NAME, size_bytes=len(index), role="index"), lambda: [index]
         )
-    if assets_from is not None:
+    # A full form that has no assets need not even be whole: nothing of it is read then.
+    if assets_from is not None and _has_assets(assets_from):
         for file, stored in open_files(blobs, assets_from, settings.limits):
             if file.role == "asset":
                 sink.put(file, partial(verified_chunks, stored))
     return sink.finish()
+
+
+def _has_assets(manifest: Manifest) -> bool:
+    return manifest.full is not None and any(file.role == "asset" for file in manifest.full.files)
 
 
 def weight_chunks(
@@ -134,9 +129,10 @@ def weight_chunks(
 class AnchorSink:
     """The files of one anchor as they are put, and at the end its sidecar of block hashes."""
 
-    def __init__(self, blobs: BlobStore, anchor_id: str) -> None:
+    def __init__(self, blobs: BlobStore, anchor_id: str, limits: Limits) -> None:
         self._blobs = blobs
         self._anchor_id = anchor_id
+        self._limits = limits
         self._files: dict[str, tuple[AnchorFile, FileBlocks]] = {}
 
     def put(self, file: AnchorFile, chunks: Chunks) -> None:
@@ -149,7 +145,8 @@ class AnchorSink:
             InputRefusedError: the chunks are not of the stated size.
             BlobOutcomeUnknownError: the write could not be settled by reading.
         """
-        hasher = put_own_stream(self._blobs, anchor_key(self._anchor_id, file.name), chunks)
+        key = anchor_key(self._anchor_id, file.name)
+        hasher = put_own_stream(self._blobs, key, chunks, self._limits)
         if hasher.size_bytes != file.size_bytes:
             raise InputRefusedError(
                 f"file {file.name!r} got {hasher.size_bytes} bytes, {file.size_bytes} were planned",
@@ -173,7 +170,7 @@ class AnchorSink:
         ordered = [self._files[name] for name in sorted(self._files)]
         data = encode_blocks([blocks for _, blocks in ordered])
         key = anchor_key(self._anchor_id, BLOCKS_NAME)
-        put_own_stream(self._blobs, key, lambda: [data])
+        put_own_stream(self._blobs, key, lambda: [data], self._limits)
         return FullForm(
             anchor_id=self._anchor_id,
             files=tuple(file for file, _ in ordered),
@@ -184,14 +181,14 @@ class AnchorSink:
         )
 
 
-def put_own_stream(blobs: BlobStore, key: str, chunks: Chunks) -> BlockHasher:
+def put_own_stream(blobs: BlobStore, key: str, chunks: Chunks, limits: Limits) -> BlockHasher:
     """Create a blob under a key that only this attempt writes; the hashes of its bytes.
 
     After a crash: no blob, or the whole blob.
 
     Raises:
         BlobExistsError: the key holds other bytes.
-        BlobOutcomeUnknownError: it could not be settled in a few tries.
+        BlobOutcomeUnknownError: it could not be settled in `limits.put_try_count` tries.
     """
     hasher = BlockHasher()
 
@@ -200,74 +197,12 @@ def put_own_stream(blobs: BlobStore, key: str, chunks: Chunks) -> BlockHasher:
         hasher = BlockHasher()
         blobs.put_stream_if_absent(key, _hashed(chunks(), hasher))
 
-    if not put_settled(blobs, key, put, chunks):
+    if not put_settled(blobs, key, put, chunks, try_count=limits.put_try_count):
         # An earlier try had landed, and the last one may not have read its chunks to the end.
         hasher = BlockHasher()
         for chunk in chunks():
             hasher.update(chunk)
     return hasher
-
-
-def put_settled(blobs: BlobStore, key: str, put: Callable[[], None], chunks: Chunks) -> bool:
-    """Run a put of a key that only this attempt writes until it is known to have landed.
-
-    A lost answer is not a lost write, and what is below may have sent a request twice: the
-    stored bytes say what happened. (P11) What is found so is synced before it counts. (P6)
-
-    After a crash: no blob, or the whole blob.
-
-    Args:
-        blobs: The store.
-        key: What is put.
-        put: Puts it.
-        chunks: The bytes that it must hold.
-
-    Returns:
-        Whether the last try itself was answered with success.
-
-    Raises:
-        BlobExistsError: the key holds other bytes.
-        BlobOutcomeUnknownError: it could not be settled in a few tries, or what was found
-            could not be synced.
-    """
-    for left in reversed(range(PUT_TRY_COUNT)):
-        try:
-            put()
-        except (BlobExistsError, BlobOutcomeUnknownError) as error:
-            found = _holds(blobs, key, chunks)
-            if found:
-                # The try that wrote it may not have come to its fsync of the name.
-                blobs.confirm_durable(key[: key.rfind("/") + 1])
-                return False
-            if found is None and left:
-                continue
-            if found is None:
-                raise
-            raise BlobExistsError(
-                f"{key} holds other bytes, although its name belongs to this attempt alone",
-                do="Put again: the next attempt has names of its own.",
-                facts={"key": key},
-            ) from error
-        else:
-            return True
-    raise AssertionError("the last try returns or raises")
-
-
-def _holds(blobs: BlobStore, key: str, chunks: Chunks) -> bool | None:
-    """Whether a blob has exactly these bytes; None if there is no blob."""
-    try:
-        size_bytes = blobs.size(key)
-    except BlobNotFoundError:
-        return None
-    offset = 0
-    for chunk in chunks():
-        expected = byte_view(chunk)
-        found = bytearray(min(expected.nbytes, size_bytes - offset))
-        blobs.read_into(key, offset, found)
-        if found != expected:
-            return False
-        offset += expected.nbytes
-    return offset == size_bytes
 
 
 def _hashed(chunks: Iterable[Buffer], hasher: BlockHasher) -> Iterator[Buffer]:

@@ -150,6 +150,37 @@ def verified_chunks(file: StoredFile) -> Iterator[memoryview]:
         yield chunk.data
 
 
+def read_header(stored: StoredFile, limits: Limits) -> tuple[Bytes, SafetensorsHeader]:
+    """The verified blocks that hold a weight file's header, and what it says.
+
+    Raises:
+        ObjectMissingError: the file is not there.
+        CorruptObjectError: a block or the header is damaged.
+    """
+    what = f"version {stored.version}: {stored.key}"
+    head = _read_blocks(stored, blocks_of_range(0, min(1, stored.size_bytes)))
+    size_bytes = read_header_size(
+        head[:SIZE_FIELD_BYTES].data,
+        file_size_bytes=stored.size_bytes,
+        limits=limits,
+        what=what,
+    )
+    if size_bytes > head.size:
+        head = _read_blocks(stored, blocks_of_range(0, size_bytes))
+    return head, parse_safetensors_header(
+        head.data, file_size_bytes=stored.size_bytes, limits=limits, what=what
+    )
+
+
+def _read_blocks(stored: StoredFile, blocks: range) -> Bytes:
+    end = stored.block_bounds(blocks[-1])[1] if blocks else 0
+    head = np.empty(end, np.uint8)
+    for block in blocks:
+        start, stop = stored.block_bounds(block)
+        stored.read_block(block, [head[start:stop]])
+    return head
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FileParts:
     """Which memory each range of a weight file goes to.
@@ -254,7 +285,7 @@ class AnchorReader:
             check_size(self._blobs, stored.key, stored.size_bytes, stored.version)
             parts, first_block = None, 0
             if file.role == "weights":
-                head, header = self._read_header(stored)
+                head, header = read_header(stored, self._limits)
                 self._check_tensors(header, stored, seen)
                 first_block = block_count(head.size)
                 yield partial(int, head.size)
@@ -272,30 +303,6 @@ class AnchorReader:
                 do="Check out another version; report the store as damaged.",
                 facts={"version": self._manifest.version},
             )
-
-    def _read_header(self, stored: StoredFile) -> tuple[Bytes, SafetensorsHeader]:
-        """The verified blocks that hold a file's header, and what it says."""
-        what = f"version {stored.version}: {stored.key}"
-        head = self._read_blocks(stored, blocks_of_range(0, min(1, stored.size_bytes)))
-        size_bytes = read_header_size(
-            head[:SIZE_FIELD_BYTES].data,
-            file_size_bytes=stored.size_bytes,
-            limits=self._limits,
-            what=what,
-        )
-        if size_bytes > head.size:
-            head = self._read_blocks(stored, blocks_of_range(0, size_bytes))
-        return head, parse_safetensors_header(
-            head.data, file_size_bytes=stored.size_bytes, limits=self._limits, what=what
-        )
-
-    def _read_blocks(self, stored: StoredFile, blocks: range) -> Bytes:
-        end = stored.block_bounds(blocks[-1])[1] if blocks else 0
-        head = np.empty(end, np.uint8)
-        for block in blocks:
-            start, stop = stored.block_bounds(block)
-            stored.read_block(block, [head[start:stop]])
-        return head
 
     def _check_tensors(self, header: SafetensorsHeader, stored: StoredFile, seen: set[int]) -> None:
         """Compare a file's tensors with the schema; tied names may be there as copies."""

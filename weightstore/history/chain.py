@@ -132,30 +132,12 @@ def delta_form(manifest: Manifest) -> DeltaForm:
     return manifest.delta
 
 
-def _walk(
-    blobs: BlobStore, log: RecordReader, record: VersionRecord, limits: Limits
-) -> list[Manifest]:
-    """Manifests from the nearest full form to the version, oldest first."""
-    newest_first: list[Manifest] = []
-    while True:
-        manifest = load_manifest(blobs, record, limits)
-        if newest_first:
-            _check_link(manifest, newest_first[-1])
-        newest_first.append(manifest)
-        if manifest.full is not None:
-            return newest_first[::-1]
-        if len(newest_first) > limits.chain_count:
-            raise LimitError(
-                f"the chain of version {newest_first[0].version} has more than "
-                f"{limits.chain_count} deltas",
-                do="Raise Limits.chain_count, or put a version with its full form.",
-                facts={"version": newest_first[0].version, "chain_count": limits.chain_count},
-            )
-        record = _base_record(log, record)
+def base_record(log: RecordReader, record: VersionRecord) -> VersionRecord:
+    """The record of a delta's base, which was the newest version before it.
 
-
-def _base_record(log: RecordReader, record: VersionRecord) -> VersionRecord:
-    """The record of a delta's base, which was the newest version before it."""
+    Raises:
+        CorruptLogError: the log contradicts itself about the base.
+    """
     newest, base = record.now.newest, record.base
     if (
         newest is None
@@ -186,8 +168,12 @@ def _base_record(log: RecordReader, record: VersionRecord) -> VersionRecord:
     return found.record
 
 
-def _check_link(base: Manifest, delta: Manifest) -> None:
-    """Compare a delta's base with the version below it, before any weight is read (P8)."""
+def check_link(base: Manifest, delta: Manifest) -> None:
+    """Compare a delta's base with the version below it, before any weight is read (P8).
+
+    Raises:
+        CorruptObjectError: base or schema differ.
+    """
     expected = delta.base
     if expected is None or (expected.version, expected.digest) != (base.version, base.digest):
         raise CorruptObjectError(
@@ -211,3 +197,25 @@ def _check_link(base: Manifest, delta: Manifest) -> None:
                 "found": delta.schema_id,
             },
         )
+
+
+def _walk(
+    blobs: BlobStore, log: RecordReader, record: VersionRecord, limits: Limits
+) -> list[Manifest]:
+    """Manifests from the nearest full form to the version, oldest first."""
+    newest_first: list[Manifest] = []
+    while True:
+        manifest = load_manifest(blobs, record, limits)
+        if newest_first:
+            check_link(manifest, newest_first[-1])
+        newest_first.append(manifest)
+        if manifest.full is not None:
+            return newest_first[::-1]
+        if len(newest_first) > limits.chain_count:
+            raise LimitError(
+                f"the chain of version {newest_first[0].version} has more than "
+                f"{limits.chain_count} deltas",
+                do="Raise Limits.chain_count, or put a version with its full form.",
+                facts={"version": newest_first[0].version, "chain_count": limits.chain_count},
+            )
+        record = base_record(log, record)

@@ -13,11 +13,8 @@ from weightstore.codec.digest import lanes_of, member_lanes
 from weightstore.codec.kernels import Kernels
 from weightstore.errors import CorruptObjectError, DigestMismatchError, TargetUnusableError
 from weightstore.format.keys import anchor_key
-from weightstore.format.objects import ObjectRef
-from weightstore.format.pack import PackReader
 from weightstore.history.anchors import AnchorReader, check_size
 from weightstore.history.chain import CheckoutPlan
-from weightstore.history.manifests import fetch_object
 from weightstore.history.progress import Meter, Progress, no_progress
 from weightstore.history.replay import Replay
 from weightstore.history.targets import Memory, Target
@@ -154,21 +151,11 @@ def _check_hidden_delta(
     blobs: BlobStore, plan: CheckoutPlan, settings: Settings, codec: PieceCodec
 ) -> None:
     """Check the delta of a version with both forms: a reader of its base applies it (P1)."""
-    delta = plan.manifest.delta
-    if delta is None or plan.deltas:
+    if plan.manifest.delta is None or plan.deltas:
         return
-    worker = codec.worker()
-    for pack in delta.packs:
-        data = fetch_object(
-            blobs,
-            ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-            version=plan.record.version,
-            what="pack",
-            max_size_bytes=settings.limits.pack_size_bytes,
-        )
-        reader = PackReader(data, plan.schema, settings.limits)
-        for index in range(reader.piece_count):
-            worker.check(reader.piece(index))
+    with Workers(settings.thread_count) as workers:
+        replay = Replay(blobs, plan, codec=codec, workers=workers, limits=settings.limits)
+        replay.check_delta(plan.manifest)
 
 
 def _check_room(blobs: BlobStore, plan: CheckoutPlan) -> None:

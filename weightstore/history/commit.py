@@ -36,8 +36,6 @@ from weightstore.storage.blobs import BlobStore
 
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
-FAILED_SEND_COUNT_MAX = 4
-"""How often a record is sent to a storage that fails and has taken nothing."""
 _DOUBLING_COUNT_MAX = 8
 
 Build = Callable[[Prefix], Record | StoredRecord]
@@ -240,8 +238,7 @@ class _Delivery:
             facts={"slot": record.slot, "kind": record.kind, "commit_id": record.commit_id},
         ) from failures[-1]
 
-    @staticmethod
-    def _is_worth_repeating(failures: list[WeightStoreError]) -> bool:
+    def _is_worth_repeating(self, failures: list[WeightStoreError]) -> bool:
         """Whether sending again may help: not to a dead handle, nor to a full disk.
 
         A storage that fails is tried a few times; only what may be under way is worth all
@@ -251,7 +248,7 @@ class _Delivery:
             return True
         is_failing = isinstance(failures[-1], StorageFailedError)
         is_undecided = any(not isinstance(error, UnavailableError) for error in failures)
-        return is_failing and (is_undecided or len(failures) < FAILED_SEND_COUNT_MAX)
+        return is_failing and (is_undecided or len(failures) < self._log.limits.failed_send_count)
 
     def _pause_s(self, sent_count: int) -> float:
         """Doubling, bounded, and spread by the commit id, so that writers do not march in step."""

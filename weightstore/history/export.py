@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from typing_extensions import Buffer
 
+from weightstore.arguments import expanded
 from weightstore.clock import Entropy
 from weightstore.codec.codec import PieceCodec
 from weightstore.errors import CorruptObjectError, InputRefusedError, StorageFailedError
@@ -35,6 +35,7 @@ from weightstore.storage.durable import (
     storage_error,
     sync_path,
 )
+from weightstore.storage.partial import partial_place, remove_abandoned_partials
 
 _COPY_SIZE_BYTES = 1 << 30
 _TAKEN_ERRNOS = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
@@ -58,7 +59,7 @@ def export_checkpoint(
     full form that the chain starts with.
 
     After a crash: no directory, or the whole one; a half-written one keeps a name that
-    begins with a dot and ends in `.partial`.
+    begins with a dot and ends in `.partial` until the next export to the same place.
 
     Args:
         blobs: The store.
@@ -95,7 +96,7 @@ def export_checkpoint(
 def write_safetensors_file(tensors: Mapping[str, HostTensor], path: Path, entropy: Entropy) -> None:
     """Write tensors into one safetensors file.
 
-    After a crash: no file, or the whole file.
+    After a crash: no file, or the whole file; as for `export_checkpoint`.
 
     Args:
         tensors: Name to bits; tied names are written as copies.
@@ -118,30 +119,42 @@ def write_safetensors_file(tensors: Mapping[str, HostTensor], path: Path, entrop
         _write(temporary, [header, *(tensor.units.data for _, tensor in ordered)])
 
 
+def check_free_file(path: Path) -> None:
+    """Check that a file can be written under a name, before what it takes to make one.
+
+    After a crash: as for `write_safetensors_file`.
+
+    Raises:
+        InputRefusedError: something is there, or its parent is not.
+        StorageFailedError, StoreReadOnlyError: nobody can tell.
+    """
+    target = expanded(path)
+    try:
+        _check_free(target.absolute(), is_directory=False)
+    except OSError as error:
+        raise storage_error(error, f"write {target}") from error
+
+
 @contextmanager
 def _finished(target: Path, entropy: Entropy, *, is_directory: bool) -> Iterator[Path]:
-    """A name beside the target to write to, which becomes the target when all went well."""
-    target = target.expanduser().absolute()
-    temporary: Path | None = None
+    """A place beside the target to write to, which becomes the target when all went well."""
+    target = expanded(target)
     try:
+        target = target.absolute()
         _check_free(target, is_directory=is_directory)
-        temporary = target.parent / f".{target.name}.{entropy.hex128()}.partial"
-        if is_directory:
-            temporary.mkdir()
-        yield temporary
-        if is_directory:
-            _name_directory(temporary, target)
-        else:
-            link_durably(temporary, target)
+        with partial_place(target, entropy, is_directory=is_directory) as temporary:
+            yield temporary
+            if is_directory:
+                _name_directory(temporary, target)
+            else:
+                link_durably(temporary, target)
     except OSError as error:
-        _remove(temporary)
         raise storage_error(error, f"write {target}") from error
-    except (Exception, KeyboardInterrupt):
-        _remove(temporary)
-        raise
 
 
 def _check_free(target: Path, *, is_directory: bool) -> None:
+    """Refuse a target that is there; first what killed writers of it have left is removed."""
+    remove_abandoned_partials(target)
     if not target.parent.is_dir():
         raise InputRefusedError(
             f"{target.parent} is no directory",
@@ -180,17 +193,6 @@ def _name_directory(temporary: Path, target: Path) -> None:
         ) from error
 
 
-def _remove(temporary: Path | None) -> None:
-    if temporary is None:
-        return
-    # What cannot be removed keeps its partial name; the error that led here matters more.
-    with suppress(OSError):
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
-
-
 def _write_weights(
     folder: Path,
     plan: CheckoutPlan,
@@ -214,7 +216,8 @@ def _write_weights(
 
 
 def _write(path: Path, chunks: Iterable[Buffer]) -> None:
-    with path.open("xb") as stream:
+    # A file that stands alone is there already, empty and locked; nobody else knows its name.
+    with path.open("wb") as stream:
         for chunk in chunks:
             stream.write(chunk)
     sync_path(path)

@@ -20,9 +20,10 @@ from weightstore.format.blocks import BLOCK_SIZE_BYTES, block_count
 from weightstore.format.keys import anchor_key
 from weightstore.format.manifest import AnchorFile, FullForm
 from weightstore.format.safetensors_header import SafetensorsHeader, StoredTensor
-from weightstore.history.anchor_writer import AnchorSink, put_settled
+from weightstore.history.anchor_writer import AnchorSink
 from weightstore.history.import_plan import ImportFile, ImportPlan
 from weightstore.history.progress import Meter, Progress, no_progress
+from weightstore.history.settle import put_settled
 from weightstore.history.workers import Lender, Workers
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import Units
@@ -77,10 +78,11 @@ def run_import(
         BlobExistsError: a file of this id is there with other bytes.
         BlobOutcomeUnknownError: a copy could not be settled in a few tries.
     """
-    sink = AnchorSink(blobs, anchor_id)
+    sink = AnchorSink(blobs, anchor_id, settings.limits)
     meter = Meter(progress, "copy", plan.size_bytes)
     for file in plan.files:
-        _copy_file(blobs, anchor_key(anchor_id, file.name), file)
+        key = anchor_key(anchor_id, file.name)
+        _copy_file(blobs, key, file, settings.limits.put_try_count)
         meter.add(file.size_bytes)
     codec = codec or PieceCodec(limits=settings.limits)
     table = np.zeros((len(plan.schema.tensors), 2), np.uint64)
@@ -104,13 +106,13 @@ def run_import(
     return ImportedForm(plan.schema, sink.finish(), table)
 
 
-def _copy_file(blobs: BlobStore, key: str, file: ImportFile) -> None:
+def _copy_file(blobs: BlobStore, key: str, file: ImportFile, try_count: int) -> None:
     def put() -> None:
         blobs.put_file_if_absent(key, file.source)
 
     before = _stamp(file)
     try:
-        put_settled(blobs, key, put, lambda: _file_chunks(file))
+        put_settled(blobs, key, put, lambda: _file_chunks(file), try_count=try_count)
     except BlobExistsError as error:
         # What was stored is compared with the source. If the source moved, the difference is
         # the user's edit and not somebody else's object.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from weightstore.arguments import expanded
 from weightstore.errors import InputRefusedError
 from weightstore.format.anchor_plan import SINGLE_FILE_NAME
 from weightstore.format.canonical import Json
@@ -120,7 +121,7 @@ def plan_import(path: Path, limits: Limits) -> ImportPlan:
         NameRefusedError, DTypeRefusedError, TensorRefusedError, LimitError: a tensor that
             cannot be stored.
     """
-    source = path.expanduser()
+    source = expanded(path)
     try:
         return _plan_source(source, limits)
     except OSError as error:
@@ -232,12 +233,14 @@ def _other_file(entry: Path, limits: Limits) -> ImportFile | str:
     name = entry.name
     if name.endswith(OTHER_WEIGHTS_SUFFIXES):
         return "weights or state in another form than safetensors"
-    if name.startswith(".") or not _is_storable(name):
-        return "a hidden file, or a name that cannot be stored"
+    if name.startswith("."):
+        return "a hidden file"
+    if not _is_storable(name):
+        return "its name cannot be stored: use 1 to 255 printable ASCII characters without space"
     try:
         source, size_bytes = _regular_file(entry)
     except InputRefusedError:
-        return "not a regular file"
+        return "a directory" if entry.is_dir() else "not a regular file"
     if size_bytes > limits.asset_size_bytes:
         return f"{size_bytes} bytes, more than the {limits.asset_size_bytes} allowed"
     role: Literal["asset", "index"] = "index" if name.endswith(INDEX_SUFFIX) else "asset"

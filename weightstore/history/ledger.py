@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,56 @@ from weightstore.format.pack import BundlePlace, PiecePlace, TensorPlace
 from weightstore.layout.schema import Schema
 
 _NAMED_COUNT = 5
+
+
+class DeltaBook(Protocol):
+    """Is told of every piece of a delta, and at the end whether they make it up."""
+
+    def add(
+        self, place: PiecePlace, piece: Piece, member_changed_counts: NDArray[np.int64] | None
+    ) -> None:
+        """Book one piece."""
+        ...
+
+    def settle(self) -> None:
+        """Close the books after the last piece."""
+        ...
+
+
+class DeltaCounts:
+    """Counts the pieces and changes of a delta: all that can be said without its base.
+
+    Args:
+        manifest: Of the version; its delta says how many there are.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._changed_count = 0
+        self._piece_count = 0
+
+    def add(
+        self, _place: PiecePlace, piece: Piece, _member_counts: NDArray[np.int64] | None
+    ) -> None:
+        """Count one piece."""
+        self._changed_count += piece.changed_count
+        self._piece_count += 1
+
+    def settle(self) -> None:
+        """Compare the counts after the last piece.
+
+        Raises:
+            CorruptObjectError: they differ from the manifest.
+        """
+        delta, version = self._manifest.delta, self._manifest.version
+        expected = (delta.piece_count, delta.changed_count) if delta else (0, 0)
+        if (self._piece_count, self._changed_count) != expected:
+            raise CorruptObjectError(
+                f"version {version}: its packs have {self._piece_count} pieces with "
+                f"{self._changed_count} changes, the manifest says {expected[0]} and {expected[1]}",
+                do="Restore the packs from another copy of the store.",
+                facts={"version": version},
+            )
 
 
 class DeltaLedger:
@@ -43,8 +95,7 @@ class DeltaLedger:
         self._found = np.zeros_like(self._differences)
         self._absolute_counts = np.zeros(len(schema.tensors), np.int64)
         self._relative = np.zeros(len(schema.tensors), np.bool_)
-        self._changed_count = 0
-        self._piece_count = 0
+        self._counts = DeltaCounts(manifest)
 
     def add(
         self, place: PiecePlace, piece: Piece, member_changed_counts: NDArray[np.int64] | None
@@ -60,8 +111,7 @@ class DeltaLedger:
             DigestMismatchError: a bundle piece does not fit the tables.
             CorruptObjectError: a bundle is changed twice.
         """
-        self._changed_count += piece.changed_count
-        self._piece_count += 1
+        self._counts.add(place, piece, member_changed_counts)
         is_absolute = piece.value_coding is ValueCoding.DENSE_BITS
         lanes = np.array(piece.lane_deltas, np.uint64)
         if isinstance(place, TensorPlace):
@@ -83,15 +133,8 @@ class DeltaLedger:
             CorruptObjectError: counts differ from the manifest, or a tensor is partly said
                 without a base.
         """
-        delta, version = self._manifest.delta, self._manifest.version
-        expected = (delta.piece_count, delta.changed_count) if delta else (0, 0)
-        if (self._piece_count, self._changed_count) != expected:
-            raise CorruptObjectError(
-                f"version {version}: its packs have {self._piece_count} pieces with "
-                f"{self._changed_count} changes, the manifest says {expected[0]} and {expected[1]}",
-                do="Restore the packs from another copy of the store.",
-                facts={"version": version},
-            )
+        self._counts.settle()
+        version = self._manifest.version
         absolute = np.flatnonzero(self._absolute_counts)
         partly = self._relative[absolute] | (
             self._absolute_counts[absolute] != self._schema.unit_counts[absolute]

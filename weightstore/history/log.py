@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from weightstore.errors import (
     BlobNotFoundError,
@@ -40,17 +41,13 @@ from weightstore.format.rules import (
     upgrade_reason,
     validate,
 )
+from weightstore.history.log_index import Addition, LogIndex
 from weightstore.ids import Sha256, Slot
 from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
 
-WALK_BACK_COUNT_MAX = 64
-"""How many records a reader goes back to find two that agree."""
-STEP_COUNT_MAX = 16
-"""How many new records a reader takes one by one before it looks for the tail afresh."""
-CACHED_RECORD_COUNT_MAX = 256
-"""How many parsed records one handle keeps."""
-HINT_SIZE_BYTES_MAX = 20
+_FAR_COUNT = 64
+"""So far above the hint the end of the log is looked for from the top of the index, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +68,18 @@ class Step:
 
 
 class Log:
-    """The log of one store. Safe to use from several threads: what it keeps never changes."""
+    """The log of one store. Safe to use from several threads: what it keeps never changes.
 
-    def __init__(self, blobs: BlobStore, limits: Limits) -> None:
+    Args:
+        blobs: The store.
+        limits: Hard bounds.
+        index: Answers for old records where it can; the tail is always the store's to tell.
+    """
+
+    def __init__(self, blobs: BlobStore, limits: Limits, index: LogIndex | None = None) -> None:
         self.limits = limits
         self._blobs = blobs
+        self._index = index
         self._records: dict[Slot, StoredRecord] = {}
         self._known = EMPTY_PREFIX
         self._confirmed = EMPTY_PREFIX.next_slot
@@ -98,11 +102,7 @@ class Log:
             raise CorruptLogError(
                 f"log record {slot}: {error.message}", facts={"slot": slot}
             ) from error
-        stored = StoredRecord(self._decoded(data, slot), sha256_of(data))
-        if len(self._records) >= CACHED_RECORD_COUNT_MAX:
-            self._records = {}
-        self._records[slot] = stored
-        return stored
+        return self._remembered(StoredRecord(self._decoded(data, slot), sha256_of(data)))
 
     def tail(self) -> Prefix:
         """The whole log, summed up; every record of it survives power loss.
@@ -112,7 +112,7 @@ class Log:
             UpgradeRequiredError: a record or feature that this release does not know.
         """
         near = self._near_tail(self._known)
-        return self._confirm_tail(near or self.prefix_at(self._find_end()))
+        return self._confirm_tail(near or self._found_tail())
 
     def follow(self, prefix: Prefix) -> Prefix:
         """The whole log, reading every record after a prefix; from the empty one, an audit.
@@ -150,14 +150,14 @@ class Log:
             UpgradeRequiredError: a record or feature that this release does not know.
         """
         first = max(slot - 2, 0)
-        last_try = max(slot - 2 - WALK_BACK_COUNT_MAX, 0)
+        last_try = max(slot - 2 - self.limits.walk_back_count, 0)
         while first >= last_try:
             start = EMPTY_PREFIX if first == 0 else self._agreed_start(Slot(first))
             if start is not None:
                 return self._fold(start, slot)
             first -= 1
         raise CorruptLogError(
-            f"the {WALK_BACK_COUNT_MAX} records before slot {slot} contradict each other",
+            f"the {self.limits.walk_back_count} records before slot {slot} contradict each other",
             do="Verify the store; do not write to it.",
             facts={"slot": slot},
         )
@@ -168,7 +168,7 @@ class Log:
         Raises:
             CorruptLogError: it is missing or does not parse.
         """
-        stored = self.read(slot)
+        stored = self._records.get(slot) or self._indexed(slot) or self.read(slot)
         if stored is None:
             raise CorruptLogError(
                 f"log record {slot} is missing, though later ones are there",
@@ -193,6 +193,12 @@ class Log:
                 )
             yield stored
             above, slot = slot, stored.record.now.last_slots.get(kind)
+
+    def indexed_slot_of(self, version: int) -> Slot | None:
+        """Where the index has a version's record; None if it does not know. To be checked."""
+        if self._index is None:
+            return None
+        return self._index.slot_of_version(version, self._sha256_in_store)
 
     def iterate(self, first: Slot, last: Slot) -> Iterator[StoredRecord]:
         """Records from one slot to another, both included, valid or not."""
@@ -228,6 +234,37 @@ class Log:
             # The record is committed; that a hint could not be written changes nothing.
             return
 
+    def _remembered(self, stored: StoredRecord) -> StoredRecord:
+        if len(self._records) >= self.limits.cached_record_count:
+            self._records = {}
+        self._records[stored.record.slot] = stored
+        return stored
+
+    def _indexed(self, slot: Slot) -> StoredRecord | None:
+        """The record at a slot by the index, which it may extend; None: ask the store."""
+        if self._index is None:
+            return None
+        body = self._index.body(slot, self._sha256_in_store)
+        if body is None:
+            if self._index.note_miss():
+                self._index.extend(self._additions_from)
+            return None
+        try:
+            return self._remembered(StoredRecord(self._decoded(body, slot), sha256_of(body)))
+        except CorruptLogError:
+            self._index.clear()
+            return None
+
+    def _sha256_in_store(self, slot: Slot) -> Sha256 | None:
+        stored = self.read(slot)
+        return None if stored is None else stored.sha256
+
+    def _additions_from(self, slot: Slot) -> Iterator[Addition]:
+        prefix = EMPTY_PREFIX if slot == 0 else self.prefix_at(slot)
+        for step in islice(self.steps(prefix), self.limits.index_extension_count):
+            is_valid = not isinstance(step.verdict, Invalid)
+            yield Addition(step.stored.record, step.stored.sha256, is_valid)
+
     def _decoded(self, data: bytes, slot: Slot) -> Record:
         try:
             return decode_record(data, slot=slot)
@@ -244,9 +281,16 @@ class Log:
             return None
         for count, step in enumerate(self.steps(known), start=1):
             known = step.after
-            if count > STEP_COUNT_MAX:
+            if count > self.limits.tail_step_count:
                 return None
         return known
+
+    def _found_tail(self) -> Prefix:
+        end = self._find_end()
+        # The newest records are always the store's own words, also where an index has them.
+        for slot in range(max(end - 2, 0), end):
+            self.read(Slot(slot))
+        return self.prefix_at(end)
 
     def _confirm_tail(self, prefix: Prefix) -> Prefix:
         self.confirm(prefix)
@@ -257,6 +301,14 @@ class Log:
         """Number of records in the log: gallop up from what is surely there, then bisect."""
         present = max(self._hinted_slot(), self._known.next_slot - 1)
         stride = 1
+        while self._is_present(present + stride):
+            present += stride
+            stride *= 2
+            if stride == _FAR_COUNT and self._index is not None:
+                # The hint is old or lost: the index may know a slot far above that is there.
+                present = max(present, self._index.top(self._sha256_in_store) or 0)
+                stride = 1
+                break
         while self._is_present(present + stride):
             present += stride
             stride *= 2
@@ -272,7 +324,7 @@ class Log:
     def _hinted_slot(self) -> int:
         """The slot that `head` names if a record is there, else -1: the hint may be anything."""
         try:
-            data = self._blobs.get(HEAD_KEY, max_size_bytes=HINT_SIZE_BYTES_MAX)
+            data = self._blobs.get(HEAD_KEY, max_size_bytes=self.limits.hint_size_bytes)
         except WeightStoreError:
             return -1
         if not (data.isascii() and data.isdigit()):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -12,20 +11,15 @@ import numpy as np
 
 from weightstore.codec.codec import PieceCodec, PieceWorker
 from weightstore.codec.piece import Piece
-from weightstore.errors import (
-    CorruptError,
-    CorruptObjectError,
-    Fact,
-    UpgradeRequiredError,
-    WrongBaseError,
-)
-from weightstore.format.manifest import Manifest, PackRef
-from weightstore.format.objects import ObjectRef
-from weightstore.format.pack import BundlePlace, PackReader, PiecePlace, TensorPlace
+from weightstore.errors import CorruptError, UpgradeRequiredError
+from weightstore.format.manifest import Manifest
+from weightstore.format.pack import BundlePlace, PiecePlace, TensorPlace
 from weightstore.history.chain import CheckoutPlan, delta_form
-from weightstore.history.ledger import DeltaLedger
-from weightstore.history.manifests import fetch_object, load_table
-from weightstore.history.progress import Meter, Progress
+from weightstore.history.extents import DeltaExtents
+from weightstore.history.ledger import DeltaBook, DeltaCounts, DeltaLedger
+from weightstore.history.manifests import load_table
+from weightstore.history.pack_jobs import PackJob, explained, load_packs
+from weightstore.history.progress import Meter, Progress, no_progress
 from weightstore.history.targets import Memory
 from weightstore.history.workers import Lender, Workers
 from weightstore.layout.boxes import flat_range_of_box
@@ -36,16 +30,6 @@ from weightstore.storage.blobs import BlobStore
 
 _JOB_UNIT_COUNT = 4 * 1024 * 1024
 _JOB_PIECE_COUNT = 256
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PackJob:
-    """One verified pack of one delta, and what its errors name."""
-
-    manifest: Manifest
-    pack: PackRef
-    reader: PackReader
-    schema: Schema
 
 
 class Replay:
@@ -87,19 +71,15 @@ class Replay:
 
         Raises:
             ObjectMissingError: a pack or table is not there; names version and object.
-            CorruptObjectError: a pack or piece is damaged, or counts differ from the manifest.
+            CorruptObjectError: a pack or piece is damaged, two packs change the same units, or
+                counts differ from the manifest.
             WrongBaseError: a piece does not fit the bits below it.
             DigestMismatchError: the pieces of a delta do not lead from table to table.
         """
         plan = self._plan
         meter = Meter(progress, "delta", plan.delta_size_bytes)
-        loads = (
-            partial(self._load, manifest, pack)
-            for manifest in plan.deltas
-            for pack in delta_form(manifest).packs
-        )
         before = plan.first_table
-        with closing(self._workers.run(loads, ahead=self._workers.thread_count)) as loaded:
+        with closing(self._loaded(plan.deltas)) as loaded:
             for manifest in plan.deltas:
                 is_last = manifest is plan.deltas[-1]
                 after = (
@@ -108,52 +88,65 @@ class Replay:
                     else load_table(self._blobs, manifest, plan.schema, self._limits)
                 )
                 ledger = DeltaLedger(plan.schema, manifest, before, after)
-                for pack in delta_form(manifest).packs:
-                    self._run_pack(next(loaded), ledger, memory)
-                    meter.add(pack.size_bytes)
-                ledger.settle()
+                self._run_delta(manifest, loaded, ledger, memory, meter)
                 before = after
 
-    def _load(self, manifest: Manifest, pack: PackRef) -> PackJob:
-        ref = ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256)
-        data = fetch_object(
-            self._blobs,
-            ref,
-            version=manifest.version,
-            what="pack",
-            max_size_bytes=self._limits.pack_size_bytes,
-        )
-        schema = self._plan.schema
-        try:
-            reader = PackReader(data, schema, self._limits)
-        except CorruptObjectError as error:
-            where = f"version {manifest.version}, pack {pack.key}"
-            raise _located(error, where, {"version": manifest.version, "key": pack.key}) from error
-        if reader.piece_count != pack.piece_count:
-            raise CorruptObjectError(
-                f"version {manifest.version}: the pack {pack.key} has {reader.piece_count} "
-                f"pieces, the manifest says {pack.piece_count}",
-                do="Restore the pack from another copy of the store.",
-                facts={"version": manifest.version, "key": pack.key},
-            )
-        return PackJob(manifest, pack, reader, schema)
+    def check_delta(self, manifest: Manifest) -> None:
+        """Check the packs of one delta whose base is not read, so that no table says its sum.
 
-    def _run_pack(self, job: PackJob, ledger: DeltaLedger, memory: Memory | None) -> None:
-        with closing(self._workers.run(self._batches(job, ledger, memory))) as done:
+        Args:
+            manifest: Of the version.
+
+        Raises:
+            ObjectMissingError: a pack is not there.
+            CorruptObjectError: a pack or piece is damaged, or counts differ from the manifest.
+        """
+        meter = Meter(no_progress, "delta", delta_form(manifest).size_bytes)
+        with closing(self._loaded([manifest])) as loaded:
+            self._run_delta(manifest, loaded, DeltaCounts(manifest), None, meter)
+
+    def _loaded(self, manifests: Sequence[Manifest]) -> Generator[PackJob, None, None]:
+        return load_packs(
+            self._blobs,
+            self._plan.schema,
+            manifests,
+            workers=self._workers,
+            limits=self._limits,
+        )
+
+    def _run_delta(
+        self,
+        manifest: Manifest,
+        loaded: Iterator[PackJob],
+        book: DeltaBook,
+        memory: Memory | None,
+        meter: Meter,
+    ) -> None:
+        extents = DeltaExtents(self._plan.schema, manifest.version, self._limits)
+        for pack in delta_form(manifest).packs:
+            job = next(loaded)
+            extents.add(pack.key, job.reader.places)
+            self._run_pack(job, book, memory)
+            meter.add(pack.size_bytes)
+        extents.settle()
+        book.settle()
+
+    def _run_pack(self, job: PackJob, book: DeltaBook, memory: Memory | None) -> None:
+        with closing(self._workers.run(self._batches(job, book, memory))) as done:
             for _ in done:
                 pass
 
     def _batches(
-        self, job: PackJob, ledger: DeltaLedger, memory: Memory | None
+        self, job: PackJob, book: DeltaBook, memory: Memory | None
     ) -> Iterator[Callable[[], None]]:
-        """Jobs of enough pieces each; the ledger is kept by the thread that takes them."""
+        """Jobs of enough pieces each; the book is kept by the thread that takes them."""
         batch: list[tuple[PiecePlace, Piece]] = []
         unit_count = 0
         for index in range(job.reader.piece_count):
             place, piece = job.reader.places[index], job.reader.piece(index)
             is_bundle = isinstance(place, BundlePlace)
             counts = job.reader.member_changed_counts(index) if is_bundle else None
-            ledger.add(place, piece, counts)
+            book.add(place, piece, counts)
             batch.append((place, piece))
             unit_count += piece.unit_count
             if unit_count >= _JOB_UNIT_COUNT or len(batch) >= _JOB_PIECE_COUNT:
@@ -173,13 +166,13 @@ class Replay:
                     else:
                         _apply(worker, place, piece, memory)
                 except CorruptError as error:
-                    raise _explained(error, job, place) from error
+                    raise explained(error, job, place) from error
 
 
 def _apply(worker: PieceWorker, place: PiecePlace, piece: Piece, memory: Memory) -> None:
     match place:
         case TensorPlace():
-            first_unit = _first_unit(place, memory.schema)
+            first_unit = first_unit_of(place, memory.schema)
             units = memory.arrays[place.tensor_index]
             part = units[first_unit : first_unit + place.unit_count]
             worker.apply(piece, part, first_index=first_unit)
@@ -202,7 +195,7 @@ def _spread(gathered: Units, place: BundlePlace, arrays: Sequence[Units]) -> Non
         units[:] = gathered[start:end]
 
 
-def _first_unit(place: TensorPlace, schema: Schema) -> int:
+def first_unit_of(place: TensorPlace, schema: Schema) -> int:
     """First flat unit in the tensor of a piece's run."""
     if place.box is None:
         return place.first_unit
@@ -215,37 +208,3 @@ def _first_unit(place: TensorPlace, schema: Schema) -> int:
             facts={"tensor": spec.name},
         )
     return run.first_unit + place.first_unit
-
-
-def _explained(error: CorruptError, job: PackJob, place: PiecePlace) -> CorruptError:
-    """Name version, base and tensors in an error of the codec, which knows only bits."""
-    manifest, base = job.manifest, job.manifest.base
-    tensor = _said(place, job.schema)
-    facts: dict[str, Fact] = {
-        "version": manifest.version,
-        "key": job.pack.key,
-        "tensor": tensor,
-        "base": base.version if base else None,
-        "base_digest": base.digest if base else None,
-    }
-    where = f"version {manifest.version}, {tensor}, pack {job.pack.key}"
-    if isinstance(error, WrongBaseError):
-        return WrongBaseError(
-            f"{where}: the bits below are not those of the base, version {facts['base']} with "
-            f"the digest {facts['base_digest']}: {error.message}",
-            do="Verify the chain (weightstore verify), or check out another version.",
-            facts={**error.facts, **facts},
-        )
-    return _located(error, where, facts)
-
-
-def _said(place: PiecePlace, schema: Schema) -> str:
-    if isinstance(place, TensorPlace):
-        name = schema.tensors[place.tensor_index].name
-        return f"tensor {name!r} from unit {place.first_unit}"
-    first, last = (schema.tensors[place.members[end]].name for end in (0, -1))
-    return f"the bundle of {len(place.members)} tensors from {first!r} to {last!r}"
-
-
-def _located(error: CorruptError, where: str, facts: Mapping[str, Fact]) -> CorruptError:
-    return type(error)(f"{where}: {error.message}", do=error.do, facts={**error.facts, **facts})

@@ -30,9 +30,6 @@ from weightstore.storage.blobs import BlobStore
 
 T = TypeVar("T")
 
-REPLAN_COUNT_MAX = 8
-"""How often a plan is made anew because somebody else retired versions meanwhile."""
-
 
 class StoredObject(Protocol):
     """An object that a version names: `ObjectRef` and `BlobInfo` are such."""
@@ -137,7 +134,7 @@ def unless_retired_meanwhile(log: Log, work: Callable[[Prefix], T]) -> T:
     Whoever retires and sweeps at the same time deletes what this process still takes for
     kept: a missing object is damage only if its version is kept by the newest log.
     """
-    for _ in range(REPLAN_COUNT_MAX):
+    for _ in range(log.limits.replan_count):
         prefix = log.tail()
         try:
             return work(prefix)
@@ -163,6 +160,18 @@ def check_objects(
                 _check_object(blobs, record.version, stored)
                 checked.add(stored.key)
     return frozenset(checked)
+
+
+def newest_kept(kept: Kept, count: int) -> Kept:
+    """The newest so many versions of a kept set."""
+    parts = []
+    for part in reversed(kept):
+        if count <= 0:
+            break
+        first = VersionId(max(part.first, part.last - count + 1))
+        parts.append(part.model_copy(update={"first": first}))
+        count -= part.last - first + 1
+    return tuple(reversed(parts))
 
 
 def _retire_after(
@@ -217,19 +226,7 @@ def _wanted(now: Now, keep: Keep) -> Kept:
     for part in keep.versions:
         if not kept_sets.intersect((part,), now.kept):
             check_kept(now, part.first)
-    return kept_sets.union(named, _newest_kept(now.kept, keep.newest_count))
-
-
-def _newest_kept(kept: Kept, count: int) -> Kept:
-    """The newest so many versions of a kept set."""
-    parts = []
-    for part in reversed(kept):
-        if count <= 0:
-            break
-        first = VersionId(max(part.first, part.last - count + 1))
-        parts.append(part.model_copy(update={"first": first}))
-        count -= part.last - first + 1
-    return tuple(reversed(parts))
+    return kept_sets.union(named, newest_kept(now.kept, keep.newest_count))
 
 
 def _must_stay(log: Log, prefix: Prefix) -> Iterator[VersionId]:

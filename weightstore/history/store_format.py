@@ -28,8 +28,6 @@ from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.probe import PROBE_PREFIX
 
-FORMAT_TRY_COUNT = 3
-
 
 def create_store(
     blobs: BlobStore, log: Log, *, clock: Clock, entropy: Entropy, settings: Settings
@@ -131,13 +129,14 @@ def open_store(blobs: BlobStore, log: Log) -> StoreId:
 def _put_format(blobs: BlobStore, log: Log, entropy: Entropy) -> StoreId:
     """Put `FORMAT` where nothing is; the id that stands there afterwards, ours or not."""
     body = encode_format_file(FormatFile(store_id=StoreId(entropy.hex128())))
-    for count in range(1, FORMAT_TRY_COUNT + 1):
+    try_count = log.limits.put_try_count
+    for count in range(1, try_count + 1):
         try:
             blobs.put_if_absent(FORMAT_KEY, body)
         except BlobExistsError:
             pass
         except BlobOutcomeUnknownError:
-            if count == FORMAT_TRY_COUNT:
+            if count == try_count:
                 raise
         made = _read_store_id(blobs, log)
         if made is not None:

@@ -26,7 +26,6 @@ from weightstore.storage.blobs import BlobInfo, BlobStore
 # manifest whose packs are gone.
 _MANIFESTS = "manifests/"
 SWEPT_PREFIXES = (_MANIFESTS, "packs/", "anchors/", "layouts/", "receipts/")
-DELETE_TRY_COUNT = 3
 _ANCHOR = re.compile(r"anchors/([^/]+)/[^/]+\Z")
 
 
@@ -110,7 +109,7 @@ def sweep(
         log, lambda prefix: _survey(blobs, log, prefix, objects_of, kept)
     )
     if not dry_run:
-        _delete_all(blobs, [info.key for info in survey.garbage])
+        _delete_all(blobs, [info.key for info in survey.garbage], log.limits.delete_try_count)
     return SweepReport(
         deleted_count=len(survey.garbage),
         deleted_size_bytes=sum(info.size_bytes for info in survey.garbage),
@@ -182,27 +181,35 @@ def _anchors(log: Log, prefix: Prefix) -> _Anchors:
     return _Anchors(open_ids, alts, frozenset(voided_ids))
 
 
-def _delete_all(blobs: BlobStore, keys: Sequence[str]) -> None:
+def _delete_all(blobs: BlobStore, keys: Sequence[str], try_count: int) -> None:
     """Delete manifests, make that survive power loss, then delete the rest.
 
     After a crash: some are gone; no other object while a manifest of these is there.
     """
     manifests = [key for key in keys if key.startswith(_MANIFESTS)]
     for key in manifests:
-        _delete(blobs, key)
-    for folder in sorted({key[: key.rfind("/") + 1] for key in manifests}):
+        _delete(blobs, key, try_count)
+    # Also where no manifest was found: a sweep before this one may have been killed between
+    # its deletion and the sync, and then the power could bring the manifest back. (P5)
+    for folder in sorted({folder for key in keys if (folder := _manifests_beside(key))}):
         blobs.confirm_durable(folder)
     for key in keys:
         if not key.startswith(_MANIFESTS):
-            _delete(blobs, key)
+            _delete(blobs, key, try_count)
 
 
-def _delete(blobs: BlobStore, key: str) -> None:
+def _manifests_beside(key: str) -> str:
+    """The folder of the manifests that could name an object; empty if none could."""
+    trainer_key = parse_trainer_key(key)
+    return f"{_MANIFESTS}{trainer_key.run}-{trainer_key.epoch}/" if trainer_key else ""
+
+
+def _delete(blobs: BlobStore, key: str, try_count: int) -> None:
     """Delete one object; an unanswered deletion is simply done again.
 
     After a crash: the object is there or not.
     """
-    for _ in range(DELETE_TRY_COUNT - 1):
+    for _ in range(try_count - 1):
         try:
             blobs.delete(key)
         except BlobOutcomeUnknownError:

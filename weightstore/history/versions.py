@@ -21,6 +21,7 @@ from weightstore.ids import (
     RunId,
     Slot,
     Step,
+    VersionId,
     parse_number,
     parse_run_id,
     parse_tag_name,
@@ -95,6 +96,9 @@ def record_of_version(log: Log, prefix: Prefix, version: int) -> VersionRecord:
     wanted = check_committed(prefix.now, version)
     newest = prefix.now.newest
     assert newest is not None
+    indexed = _indexed_newest(log, prefix, wanted)
+    if indexed is not None:
+        return _version_record(log, indexed)
     # Each version takes a slot of its own, after those of `init` and the first claim.
     below = wanted + 1
     upto = newest.slot + 1 - (newest.version - wanted)
@@ -177,6 +181,15 @@ def _step_above(log: Log, claim: Slot, top: Newest, step: int) -> Newest:
     return _first_newest(
         log, claim + 1, top.slot + 1, lambda one: one.slot > claim and one.step >= step
     )
+
+
+def _indexed_newest(log: Log, prefix: Prefix, version: VersionId) -> Newest | None:
+    """A version as the index finds it and the log says it; None: look for it in the log."""
+    slot = log.indexed_slot_of(version)
+    if slot is None or slot >= prefix.next_slot:
+        return None
+    found = log.prefix_at(Slot(slot + 1)).now.newest
+    return found if found is not None and (found.version, found.slot) == (version, slot) else None
 
 
 def _first_newest(log: Log, below: int, upto: int, reached: Callable[[Newest], bool]) -> Newest:

@@ -26,6 +26,20 @@ wherever it stands.
 """
 
 
+def check_name_rules(rules: Iterable[str]) -> None:
+    """Check that all rules are of one of the forms in `WRAPPER_RULES`.
+
+    Raises:
+        InputRefusedError: one is of no such form.
+    """
+    for rule in rules:
+        if not rule.strip(".") or not rule.endswith("."):
+            raise InputRefusedError(
+                f"{rule!r} is no rule for names",
+                do="Use 'word.' for the front of a name or '.word.' for its middle.",
+            )
+
+
 def canonical_name(name: str, rules: Sequence[str]) -> str:
     """Take the words of `rules` out of a name; doing it twice changes nothing.
 
@@ -37,8 +51,7 @@ def canonical_name(name: str, rules: Sequence[str]) -> str:
         InputRefusedError: a rule is of no such form.
         NameRefusedError: nothing is left of the name.
     """
-    for rule in rules:
-        _check_rule(rule)
+    check_name_rules(rules)
     before = None
     found = name
     # Each round shortens the name or is the last, and the end of the loop is a name that
@@ -106,14 +119,6 @@ def _strip(name: str, rule: str) -> str:
     if rule.startswith("_"):
         name = name.replace("." + rule, ".")
     return name.removeprefix(rule)
-
-
-def _check_rule(rule: str) -> None:
-    if len(rule.strip(".")) == 0 or not rule.endswith("."):
-        raise InputRefusedError(
-            f"{rule!r} is no rule for names",
-            do="Use 'word.' for the front of a name or '.word.' for its middle.",
-        )
 
 
 def _shown(names: list[str], limit: int = 8) -> str:

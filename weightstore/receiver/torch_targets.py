@@ -110,6 +110,20 @@ def torch_tensor(host: HostTensor) -> torch.Tensor:
     return flat.view(dtype).view(shape)
 
 
+def refused_form(tensor: torch.Tensor) -> str | None:
+    """Why no tensor of this form can be written in place, whatever its dtype and shape."""
+    plain = tensor.detach()
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        return "not a dense tensor"
+    if type(plain) is not torch.Tensor:
+        return f"a {type(plain).__qualname__}, not a plain tensor"
+    if tensor.is_meta:
+        return "on the meta device"
+    if tensor.is_conj() or tensor.is_neg():
+        return "a lazily conjugated or negated view"
+    return None
+
+
 def _targets(specs: Mapping[str, TensorSpec], holders: Sequence[Holder]) -> TorchTargets:
     """The first holder of a name that can be is filled in place; others are copied from it."""
     units: dict[str, Units] = {}
@@ -151,7 +165,7 @@ def _torch_shape(spec: TensorSpec) -> tuple[int, ...]:
 def _problem(name: str, spec: TensorSpec, tensor: object) -> str | None:
     if not isinstance(tensor, torch.Tensor):
         return f"not a tensor: {name!r} is a {type(tensor).__name__}"
-    form = _refused_form(tensor)
+    form = refused_form(tensor)
     if form:
         return f"{form}: {name!r}"
     expected = TORCH_NAMES.get(spec.dtype)
@@ -164,20 +178,6 @@ def _problem(name: str, spec: TensorSpec, tensor: object) -> str | None:
             f"shape: {name!r} is {tuple(tensor.shape)}, the version has {_torch_shape(spec)}"
         )
     return "\n  ".join(wrong) or None
-
-
-def _refused_form(tensor: torch.Tensor) -> str | None:
-    """Why no tensor of this form can be written in place, whatever its dtype and shape."""
-    plain = tensor.detach()
-    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-        return "not a dense tensor"
-    if type(plain) is not torch.Tensor:
-        return f"a {type(plain).__qualname__}, not a plain tensor"
-    if tensor.is_meta:
-        return "on the meta device"
-    if tensor.is_conj() or tensor.is_neg():
-        return "a lazily conjugated or negated view"
-    return None
 
 
 def _in_place_view(spec: TensorSpec, tensor: torch.Tensor) -> Units | None:

@@ -2,8 +2,8 @@
 
 A key is a relative path of plain names: letters, digits, `_`, `.` and `-`. The files of an
 anchor keep the names that their makers gave them, so the last name under `anchors/` may be
-any UTF-8 without slash and NUL. Two names are kept for what is no blob: the folder of owner
-locks and names that start like a temporary file.
+any UTF-8 without slash and NUL. Three names are kept for what is no blob: the folders of
+owner locks and of the index, and names that start like a temporary file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from weightstore.errors import InputRefusedError
 
 LOCKS_FOLDER = "locks"
 """Folder of a local store that holds the owners' lock files; never part of a key."""
+INDEX_FOLDER = "index"
+"""Folder of a local store that holds the index of its log; never part of a key."""
 TEMPORARY_MARK = "~tmp-"
 """How names of unfinished files start; `~` is in no name that this library makes."""
 NAME_SIZE_BYTES_MAX = 255
@@ -36,7 +38,7 @@ def check_key(key: str) -> tuple[str, ...]:
         len(names) <= NAME_COUNT_MAX
         and all(_NAME.fullmatch(name) for name in plain)
         and all(_is_one_name(name) for name in names)
-        and names[0] != LOCKS_FOLDER
+        and names[0] not in {LOCKS_FOLDER, INDEX_FOLDER}
     )
     if not allowed:
         raise _refused(key, "key")

@@ -3,6 +3,11 @@
 The kernel drops the lock with the last process that holds its descriptor, however that
 ends. So a lock file that is there and not locked, made under the running kernel, belongs to
 an owner that is gone, and its claim may be taken over without being asked to.
+
+A lock file gets its name after it was locked, and loses it while it is locked, by its owner
+or by whoever tidies up. So one that is seen unlocked is of a dead owner, and a lock that
+was got counts only if its file still has the name. To remove the file of an owner that
+lives, or whose claim is open, is never unsafe: its death can then not be proved any more.
 """
 
 from __future__ import annotations
@@ -10,9 +15,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 
-from weightstore.errors import InputRefusedError, StoreOwnedError
+from weightstore.errors import InputRefusedError, StoreOwnedError, WeightStoreError
 from weightstore.ids import HEX128_PATTERN, SessionId
 from weightstore.storage import machine
 from weightstore.storage.blob_keys import LOCKS_FOLDER
@@ -21,7 +27,14 @@ from weightstore.storage.durable import SYSCALLS, storage_error
 from weightstore.storage.folders import open_root, read_error
 from weightstore.storage.local import LocalBlobStore
 
+DEAD_LOCK_COUNT_MAX = 64
+"""Files that one call of `remove_dead_locks` removes; the next one goes on."""
+
 _SESSION = re.compile(HEX128_PATTERN.removesuffix("$"))
+_LOCK_NAME = re.compile(r"([0-9a-f]{32})(\.[0-7])?")
+"""A lock file, or one that was being made."""
+_SESSION_LENGTH = 32
+_MAKE_TRY_COUNT = 8
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -49,10 +62,10 @@ class OwnerLock:
             return
         # The name first: a file that is seen unlocked must belong to an owner that died.
         with (
-            suppress(OSError),
+            suppress(OSError, WeightStoreError),
             open_root(self._blobs.root, SYSCALLS, create=False).found((LOCKS_FOLDER,)) as folder,
         ):
-            if folder is not None:
+            if folder is not None and _has_name(self._file, self._session, folder):
                 os.unlink(self._session, dir_fd=folder)
         self.leave()
 
@@ -85,21 +98,17 @@ def acquire_owner_lock(blobs: BlobStore, session: SessionId) -> OwnerLock | None
     folders = open_root(blobs.root, SYSCALLS, create=False)
     with folders.made((LOCKS_FOLDER,), durable=False) as folder:
         try:
-            file = os.open(session, os.O_RDWR | os.O_CREAT | _OPEN, 0o644, dir_fd=folder)
+            file = _locked(session, folder)
+        except _NoLocksError:
+            return None
         except OSError as error:
             raise storage_error(error, f"lock {LOCKS_FOLDER}/{session}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
+    if file is None:
         raise StoreOwnedError(
             f"session {session} already runs on this machine",
             do="Give each launch a session of its own.",
             facts={"session": session},
-        ) from None
-    except OSError:
-        os.close(file)
-        return None
+        )
     return OwnerLock(blobs, session, file)
 
 
@@ -129,14 +138,132 @@ def is_owner_dead(blobs: BlobStore, session: SessionId, boot_id: str) -> bool:
             return False
         except OSError as error:
             raise read_error(error, f"open {LOCKS_FOLDER}/{session}") from error
+        try:
+            return _is_unlocked(file, session, folder)
+        finally:
+            os.close(file)
+
+
+def remove_dead_locks(blobs: BlobStore, open_session: Callable[[], SessionId | None]) -> None:
+    """Remove the files of owners that are gone, except of the one that a proof is about.
+
+    Best effort: what cannot be removed now is removed by the next call.
+
+    After a crash: some of the files are removed.
+
+    Args:
+        blobs: The store.
+        open_session: The session of the open claim, or None; asked once, and only if there
+            are such files.
+    """
+    if not isinstance(blobs, LocalBlobStore):
+        return
+    with suppress(OSError, WeightStoreError), ExitStack() as at_end:
+        folders = open_root(blobs.root, SYSCALLS, create=False)
+        folder = at_end.enter_context(folders.found((LOCKS_FOLDER,), readable=True))
+        if folder is None:
+            return
+        dead = _hold_unlocked(folder, at_end)
+        # Asked only now: whoever died before is dead with its claim in the log already.
+        needed = open_session() if dead else None
+        for name, file in dead:
+            if name[:_SESSION_LENGTH] != needed and _has_name(file, name, folder):
+                os.unlink(name, dir_fd=folder)
+
+
+class _NoLocksError(Exception):
+    """This file system has no locks."""
+
+
+def _locked(session: str, folder: int) -> int | None:
+    """The lock file of a session, open and locked; None if another process holds it."""
+    for number in range(_MAKE_TRY_COUNT):
+        file = _locked_anew(session, f"{session}.{number}", folder)
+        if file is None:
+            file = _locked_again(session, folder)
+        if file is not None:
+            return file
+    return None
+
+
+def _locked_anew(session: str, making: str, folder: int) -> int | None:
+    """Make a file, lock it, and only then give it the session's name; None if it has one."""
+    try:
+        file = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o644, dir_fd=folder)
+    except FileExistsError:
+        return None
+    named = False
+    try:
+        if _lock(file):
+            # Gone, if somebody who tidies up has found it before it was locked.
+            with suppress(FileExistsError, FileNotFoundError):
+                os.link(making, session, src_dir_fd=folder, dst_dir_fd=folder)
+                named = True
+        return file if named else None
+    finally:
+        with suppress(OSError):
+            os.unlink(making, dir_fd=folder)
+        if not named:
+            os.close(file)
+
+
+def _locked_again(session: str, folder: int) -> int | None:
+    """Lock the file that an earlier launch of the session has left; None if that fails."""
+    try:
+        file = os.open(session, os.O_RDWR | _OPEN, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    is_ours = False
+    try:
+        is_ours = _lock(file) and _has_name(file, session, folder)
+        return file if is_ours else None
+    finally:
+        if not is_ours:
+            os.close(file)
+
+
+def _lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise _NoLocksError from error
+    return True
+
+
+def _hold_unlocked(folder: int, at_end: ExitStack) -> list[tuple[str, int]]:
+    """Names and descriptors of files that no owner holds, locked until the end."""
+    found: list[tuple[str, int]] = []
+    for name in os.listdir(folder):
+        if len(found) == DEAD_LOCK_COUNT_MAX:
+            break
+        if _LOCK_NAME.fullmatch(name):
+            with suppress(OSError):
+                file = os.open(name, os.O_RDONLY | _OPEN, dir_fd=folder)
+                at_end.callback(os.close, file)
+                if _is_unlocked(file, name, folder):
+                    found.append((name, file))
+    return found
+
+
+def _is_unlocked(file: int, name: str, folder: int) -> bool:
+    """Whether no owner holds a file that still has its name; then it is locked here."""
     try:
         # Shared, so that two who ask at once do not take each other for the owner.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
-    finally:
-        os.close(file)
-    return True
+    return _has_name(file, name, folder)
+
+
+def _has_name(file: int, name: str, folder: int) -> bool:
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(file)
+    return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def _check_session(session: str) -> None:

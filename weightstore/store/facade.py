@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from weightstore import arguments
 from weightstore.clock import SystemClock, SystemEntropy
+from weightstore.errors import closing_after
 from weightstore.format import kept as kept_sets
+from weightstore.format.records import MAX_INTEGER
+from weightstore.format.rules import is_kept, next_version
 from weightstore.history import retire, tags
 from weightstore.history.commit import LogWriter
 from weightstore.history.existence import check_committed
@@ -18,9 +21,11 @@ from weightstore.history.progress import Progress, no_progress
 from weightstore.history.references import References
 from weightstore.ids import SessionId, StoreId, VersionId, parse_run_id, parse_tag_name
 from weightstore.settings import Settings
+from weightstore.storage.machine import process_id
 from weightstore.store import opening, reporting
 from weightstore.store.reading import Components, Selector, StoreReader
-from weightstore.store.views import RetireReport, VersionInfo
+from weightstore.store.views import ImportedVersion, RetireReport, VersionInfo
+from weightstore.trainer.cast_rules import CastRules
 
 if TYPE_CHECKING:
     from weightstore.trainer.inputs import TensorSource
@@ -46,6 +51,7 @@ class WeightStore(StoreReader):
         super().__init__(components, store_id, settings=settings)
         self._cast = dict(cast)
         self._own_lock = threading.Lock()
+        self._own_lock_process = process_id()
         self._own_trainer: TrainerSession | None = None
 
     @classmethod
@@ -68,23 +74,36 @@ class WeightStore(StoreReader):
 
         Raises:
             NotAStoreError: there is no store, and `create` is false.
-            InputRefusedError: the directory holds something else.
+            InputRefusedError: the directory holds something else, or an argument is of a
+                wrong type.
+            DTypeRefusedError: a cast is not possible.
             UpgradeRequiredError: the store was made by a newer release.
         """
-        used = settings or Settings()
+        place = arguments.path_text(location, "location")
+        create = arguments.flag(create, "create")
+        used = Settings() if settings is None else settings
+        arguments.check_instance(used, Settings, "settings", "Give a weightstore.Settings.")
+        casts = {} if cast is None else arguments.texts_by_text(cast, "cast")
+        CastRules.parse(casts)  # refused here, before a store is made
         clock, entropy = SystemClock(), SystemEntropy()
         blobs, store_id = opening.open_local(
-            location, create=create, settings=used, clock=clock, entropy=entropy
+            place, create=create, settings=used, clock=clock, entropy=entropy
         )
-        return cls(Components(blobs, clock, entropy), store_id, settings=used, cast=cast or {})
+        index = opening.index_of(blobs, store_id, used)
+        components = Components(blobs, clock, entropy, index)
+        return cls(components, store_id, settings=used, cast=casts)
 
     def close(self) -> None:
         """Give up the claim of `put_step`, if there is one. A second call does nothing."""
-        with self._own_lock:
+        with self._own():
             self._is_closed = True
             session, self._own_trainer = self._own_trainer, None
-        if session is not None:
-            session.close()
+        try:
+            if session is not None:
+                session.close()
+        finally:
+            if self._components.index is not None:
+                self._components.index.close()
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +114,8 @@ class WeightStore(StoreReader):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        with closing_after(error):
+            self.close()
 
     def trainer(
         self,
@@ -104,7 +124,7 @@ class WeightStore(StoreReader):
         take_over: bool = False,
         rewind_to: int | None = None,
         resume: TensorSource | None = None,
-        baseline_path: Path | None = None,
+        baseline_path: str | PathLike[str] | None = None,
         name_rules: Sequence[str] = (),
     ) -> TrainerSession:
         """Claim the store for a run and make the baseline that changes are found against.
@@ -121,10 +141,12 @@ class WeightStore(StoreReader):
                 wrapped name is refused without a rule.
 
         Raises:
+            InputRefusedError: an argument is of a wrong type or value.
             StoreOwnedError: another trainer owns the store.
             StoreClosedError: this handle is closed.
         """
         self._refuse_closed()
+        place = None if baseline_path is None else arguments.path(baseline_path, "baseline_path")
         from weightstore.trainer.attach import open_trainer  # noqa: PLC0415 -- may bring torch
 
         return open_trainer(
@@ -133,14 +155,14 @@ class WeightStore(StoreReader):
             clock=self._components.clock,
             entropy=self._components.entropy,
             settings=self._settings,
-            run=parse_run_id(run),
+            run=parse_run_id(arguments.text(run, "run")),
             session=SessionId(self._components.entropy.hex128()),
-            take_over=take_over,
+            take_over=arguments.flag(take_over, "take_over"),
             rewind_to=rewind_to,
             cast=self._cast,
             resume=resume,
-            baseline_path=baseline_path,
-            name_rules=name_rules,
+            baseline_path=place,
+            name_rules=arguments.texts(name_rules, "name_rules"),
         )
 
     def put_step(
@@ -167,6 +189,7 @@ class WeightStore(StoreReader):
             new_schema: Allow other names, shapes or dtypes, as a full version.
 
         Raises:
+            InputRefusedError: an argument is of a wrong type or value.
             SchemaMismatchError: names, shapes or dtypes differ; every difference is listed.
             StepConflictError: this step is committed with other bytes.
             StepOrderError: the step is below the newest and was never committed.
@@ -174,7 +197,11 @@ class WeightStore(StoreReader):
             FencedError: a newer claim came; stop this trainer.
         """
         self._refuse_closed()
-        session = self._own_session(run)
+        from weightstore.trainer.put_request import check_put  # noqa: PLC0415 -- as for `trainer`
+
+        # Before the claim too, so that a slip of the caller leaves no trace in the log.
+        check_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
+        session = self._own_session(parse_run_id(arguments.text(run, "run")))
         return session.put_step(
             step, tensors, anchor=anchor, missing=missing, new_schema=new_schema
         ).result()
@@ -187,37 +214,43 @@ class WeightStore(StoreReader):
         step: int = 0,
         take_over: bool = False,
         progress: Progress = no_progress,
-    ) -> VersionInfo:
+    ) -> ImportedVersion:
         """Copy a safetensors file or Hugging Face directory in as a full version.
 
         Claims the store for the copy and closes the claim. Repeating it with the same
-        files is a no-op that returns the version.
+        files is a no-op that returns the version. Files of a directory that were not taken
+        over are in the result's `skipped`, each with the reason.
 
         Raises:
             InputRefusedError: the files are no readable safetensors checkpoint.
             StoreOwnedError: a trainer owns the store.
         """
-        self._refuse_closed()
+        before = self._tail().now
         from weightstore.trainer.importing import import_checkpoint  # noqa: PLC0415 -- may bring torch
 
-        record = import_checkpoint(
+        record, skipped = import_checkpoint(
             self._components.blobs,
             self._log,
             clock=self._components.clock,
             entropy=self._components.entropy,
             settings=self._settings,
-            path=Path(path),
-            run=parse_run_id(run),
+            path=arguments.path(path, "path"),
+            run=parse_run_id(arguments.text(run, "run")),
             step=step,
-            take_over=take_over,
-            progress=progress,
+            take_over=arguments.flag(take_over, "take_over"),
+            progress=arguments.function(progress, "progress"),
         )
-        return self._info(self._log.tail(), record)
+        # Told from what was there before: a look at the log now could fail, and the import
+        # has not.
+        kept = record.version >= next_version(before) or is_kept(before, record.version)
+        return reporting.imported_version(reporting.version_info(record, kept=kept), skipped)
 
     def tag(self, name: str, selector: Selector = "latest", *, owner: str = "") -> VersionInfo:
         """Name a version. A tagged version and its chain are kept until the tag moves."""
+        tag = parse_tag_name(arguments.text(name, "name"))
+        owner = arguments.text(owner, "owner")
         record = self._find(selector)[1]
-        tags.put_tag(self._writer(), parse_tag_name(name), record.version, owner=owner)
+        tags.put_tag(self._writer(), tag, record.version, owner=owner)
         return self._info(self._log.tail(), record)
 
     def untag(self, name: str, *, owner: str = "") -> None:
@@ -226,7 +259,8 @@ class WeightStore(StoreReader):
         Raises:
             TagNotFoundError: it is not set.
         """
-        tags.remove_tag(self._writer(), parse_tag_name(name), owner=owner)
+        tag = parse_tag_name(arguments.text(name, "name"))
+        tags.remove_tag(self._writer(), tag, owner=arguments.text(owner, "owner"))
 
     def retire(
         self,
@@ -240,19 +274,23 @@ class WeightStore(StoreReader):
         The newest, the active and the tagged versions always stay, each with its chain.
 
         Args:
-            keep_newest: So many of the newest versions stay.
+            keep_newest: So many of the newest versions stay, at least one.
             keep_versions: These stay too.
             dry_run: Change nothing; report what would go.
 
         Raises:
+            InputRefusedError: an argument is of a wrong type or value.
             RetireRefusedError: an object of a version that stays is missing.
             VersionNotFoundError: a version to keep was never committed.
             VersionGoneError: a version to keep is retired already.
         """
+        newest_count = arguments.whole(keep_newest, "keep_newest", least=1, most=MAX_INTEGER)
+        wanted = arguments.wholes(keep_versions, "keep_versions")
+        dry_run = arguments.flag(dry_run, "dry_run")
         now = self._tail().now
         keep = retire.Keep(
-            newest_count=keep_newest,
-            versions=kept_sets.of_versions(check_committed(now, each) for each in keep_versions),
+            newest_count=newest_count,
+            versions=kept_sets.of_versions(check_committed(now, each) for each in wanted),
         )
         references = References(self._blobs, self._log, self._settings.limits)
         return reporting.retire_and_sweep(
@@ -261,7 +299,7 @@ class WeightStore(StoreReader):
 
     def _own_session(self, run: str) -> TrainerSession:
         """The session behind `put_step`; two threads at once share one claim."""
-        with self._own_lock:
+        with self._own():
             session = self._own_trainer
             if session is not None and session.run != run:
                 self._own_trainer = None
@@ -270,6 +308,12 @@ class WeightStore(StoreReader):
             if session is None:
                 session = self._own_trainer = self.trainer(run)
             return session
+
+    def _own(self) -> threading.Lock:
+        """The lock of the own session; in a forked child one that no thread of the parent holds."""
+        if self._own_lock_process != process_id():
+            self._own_lock, self._own_lock_process = threading.Lock(), process_id()
+        return self._own_lock
 
     def _writer(self) -> LogWriter:
         self._refuse_closed()

@@ -7,12 +7,16 @@ from os import PathLike
 from pathlib import Path
 
 from weightstore.clock import Clock, Entropy
-from weightstore.errors import InputRefusedError
+from weightstore.errors import InputRefusedError, StorageFailedError
 from weightstore.history.log import Log
+from weightstore.history.log_index import LogIndex
 from weightstore.history.store_format import check_place, create_store, open_store
 from weightstore.ids import StoreId
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
+from weightstore.storage.index_file import IndexFile
+from weightstore.storage.index_place import index_folder
+from weightstore.storage.lmdb_index import LmdbIndexFile
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.probe import probe_conditional_put
 
@@ -50,6 +54,28 @@ def open_local(
     probe_conditional_put(blobs, entropy)
     store_id = create_store(blobs, log, clock=clock, entropy=entropy, settings=settings)
     return blobs, store_id
+
+
+def index_of(blobs: BlobStore, store_id: StoreId, settings: Settings) -> LogIndex | None:
+    """The index of a store's log, opened at its first use; None if there is to be none."""
+    if not settings.use_index or not isinstance(blobs, LocalBlobStore):
+        return None
+    root = blobs.root
+
+    def open_file() -> IndexFile | None:
+        folder = index_folder(root, store_id, settings.cache_dir or _home_cache_dir())
+        if folder is None:
+            return None
+        return LmdbIndexFile(folder, size_bytes_max=settings.limits.index_size_bytes)
+
+    return LogIndex(open_file, store_id, settings.limits)
+
+
+def _home_cache_dir() -> Path:
+    try:
+        return Path.home() / ".cache" / "weightstore"
+    except RuntimeError as error:
+        raise StorageFailedError(f"no home directory for the index: {error}") from error
 
 
 def _refuse_unlisted(blobs: LocalBlobStore) -> None:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weightstore import arguments
 from weightstore.clock import Clock, Entropy
-from weightstore.errors import (
-    InputRefusedError,
-    ObjectMissingError,
-    SelectorError,
-    StoreClosedError,
-)
+from weightstore.errors import ObjectMissingError, StoreClosedError
 from weightstore.format.records import VersionRecord
 from weightstore.format.rules import Prefix, is_kept
-from weightstore.history import chain, checkout, export, tags, versions
+from weightstore.history import chain, checkout, diff, export, tags, versions
 from weightstore.history.existence import check_kept
 from weightstore.history.log import Log
+from weightstore.history.log_index import LogIndex
 from weightstore.history.manifests import SchemaCache
 from weightstore.history.progress import Progress, no_progress
 from weightstore.ids import StoreId
@@ -35,6 +30,7 @@ from weightstore.store.views import (
     TagInfo,
     VerifyReport,
     VersionDetails,
+    VersionDiff,
     VersionInfo,
 )
 
@@ -52,6 +48,7 @@ class Components:
     blobs: BlobStore
     clock: Clock
     entropy: Entropy
+    index: LogIndex | None = None
 
 
 class StoreReader:
@@ -68,7 +65,7 @@ class StoreReader:
         self._components = components
         self._blobs = components.blobs
         self._settings = settings
-        self._log = Log(components.blobs, settings.limits)
+        self._log = Log(components.blobs, settings.limits, components.index)
         self._schemas: SchemaCache = {}
         self._is_closed = False
 
@@ -83,10 +80,12 @@ class StoreReader:
         """Load a version into private memory: `.tensors` for torch, `.host` without it.
 
         Raises:
+            SelectorError: the selector cannot be parsed.
             VersionNotFoundError: it was never committed.
             VersionGoneError: it was retired; the error names the newest kept one.
             CorruptError: stored bytes fail a check; nothing is returned.
         """
+        arguments.function(progress, "progress")
         prefix, record = self._find(selector)
         with self._gone_if_retired(record):
             host = checkout.checkout(self._blobs, self._plan(record), self._settings, progress)
@@ -108,6 +107,8 @@ class StoreReader:
                 nothing was written.
             TargetUnusableError: it failed after the first write: load the target anew.
         """
+        arguments.check_mapping(state_dict, "state_dict", "Give `model.state_dict()`.")
+        arguments.function(progress, "progress")
         from weightstore.receiver.torch_targets import plan_targets  # noqa: PLC0415 -- torch is late
 
         prefix, record = self._find(selector)
@@ -128,14 +129,9 @@ class StoreReader:
         Raises:
             InputRefusedError: the file exists.
         """
-        target = Path(path)
+        target = arguments.path(path, "path")
         # Told again by the writer, but then only after all weights were read.
-        if os.path.lexists(target):
-            raise InputRefusedError(
-                f"{target} is there already; nothing was written",
-                do="Name a file that does not exist yet.",
-                facts={"path": str(target)},
-            )
+        export.check_free_file(target)
         taken = self.checkout(selector, progress=progress)
         export.write_safetensors_file(taken.host, target, self._components.entropy)
         return taken.info
@@ -154,12 +150,14 @@ class StoreReader:
         Raises:
             InputRefusedError: the directory exists and is not empty.
         """
+        target = arguments.path(directory, "directory")
+        arguments.function(progress, "progress")
         prefix, record = self._find(selector)
         with self._gone_if_retired(record):
             export.export_checkpoint(
                 self._blobs,
                 self._plan(record),
-                Path(directory),
+                target,
                 entropy=self._components.entropy,
                 settings=self._settings,
                 progress=progress,
@@ -179,11 +177,51 @@ class StoreReader:
         Raises:
             CorruptError: the first thing that is wrong.
         """
+        scan = arguments.flag(scan, "scan")
+        arguments.function(progress, "progress")
         record = self._find(selector)[1]
         with self._gone_if_retired(record):
-            plan = self._plan(record)
+            # Without the cache: it holds the schema, and not that this version's object does. (P1)
+            plan = chain.plan_checkout(self._blobs, self._log, record, self._settings.limits)
             checkout.verify_plan(self._blobs, plan, self._settings, progress, scan=scan)
         return reporting.verify_report(plan, scanned=scan)
+
+    def diff(
+        self,
+        old: Selector,
+        new: Selector = "latest",
+        *,
+        values: bool = True,
+        progress: Progress = no_progress,
+    ) -> VersionDiff:
+        """Compare two versions tensor by tensor, in memory for the largest tensor twice.
+
+        Args:
+            old: The version to start from.
+            new: The version to compare with it; it may be the older one.
+            values: Also measure how far values moved. False only counts; between neighbours
+                the counts come from the packs, and no weights are read.
+            progress: Told of bytes compared.
+
+        Raises:
+            VersionGoneError: one of them was retired.
+            CorruptError: stored bytes fail a check.
+        """
+        values = arguments.flag(values, "values")
+        arguments.function(progress, "progress")
+        wanted = arguments.selector(new)
+        prefix, before = self._find(old)
+        after = versions.find_version(self._log, prefix, wanted)
+        with self._gone_if_retired(before), self._gone_if_retired(after):
+            found = diff.diff_versions(
+                self._blobs,
+                self._plan(before),
+                self._plan(after),
+                self._settings,
+                progress,
+                values=values,
+            )
+        return reporting.version_diff(self._info(prefix, before), self._info(prefix, after), found)
 
     def versions(self) -> Iterator[VersionInfo]:
         """Every committed version, newest first; retired ones too."""
@@ -223,13 +261,9 @@ class StoreReader:
         return self._log.tail()
 
     def _find(self, selector: Selector) -> tuple[Prefix, VersionRecord]:
-        if isinstance(selector, bool) or not isinstance(selector, int | str):
-            raise SelectorError(
-                f"{selector!r} is no selector",
-                do="Give an int for a version, or latest, a number, tag:NAME, RUN@STEP as a str.",
-            )
+        wanted = arguments.selector(selector)
         prefix = self._tail()
-        return prefix, versions.find_version(self._log, prefix, selector)
+        return prefix, versions.find_version(self._log, prefix, wanted)
 
     def _plan(self, record: VersionRecord) -> chain.CheckoutPlan:
         limits = self._settings.limits

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import islice
 
 from weightstore.errors import CorruptLogError
@@ -25,19 +26,25 @@ from weightstore.format.rules import Invalid, Prefix
 from weightstore.history import retire, sweep
 from weightstore.history.chain import CheckoutPlan
 from weightstore.history.commit import LogWriter
+from weightstore.history.diff import Differences
 from weightstore.history.log import Log, Step
 from weightstore.history.manifests import SchemaCache, load_manifest, load_schema
 from weightstore.history.references import References
+from weightstore.history.retire_reasons import kept_reasons
 from weightstore.ids import Slot, StoreId
 from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.local import LocalBlobStore
 from weightstore.store.views import (
+    ImportedVersion,
+    KeptVersion,
     LogRow,
     RetireReport,
+    SkippedFile,
     StoreState,
     VerifyReport,
     VersionDetails,
+    VersionDiff,
     VersionInfo,
 )
 
@@ -56,6 +63,13 @@ def version_info(record: VersionRecord, *, kept: bool) -> VersionInfo:
         kept=kept,
         slot=record.slot,
         written_unix_ms=record.written_unix_ms,
+    )
+
+
+def imported_version(info: VersionInfo, skipped: Iterable[tuple[str, str]]) -> ImportedVersion:
+    """A version, with what its import left behind: name and reason of each file."""
+    return ImportedVersion(
+        **asdict(info), skipped=tuple(SkippedFile(name, reason) for name, reason in skipped)
     )
 
 
@@ -103,6 +117,20 @@ def verify_report(plan: CheckoutPlan, *, scanned: bool) -> VerifyReport:
         object_count=pack_count + full_count + 1 + 2 * version_count,
         read_size_bytes=plan.full_size_bytes + plan.delta_size_bytes,
         scanned=scanned,
+    )
+
+
+def version_diff(old: VersionInfo, new: VersionInfo, found: Differences) -> VersionDiff:
+    """What a comparison found, the densest change first."""
+    return VersionDiff(
+        old=old,
+        new=new,
+        tensors=tuple(sorted(found.tensors, key=lambda each: (-each.density, each.name))),
+        schema=found.schema,
+        source=found.source.value,
+        compared_count=found.compared_count,
+        compared_unit_count=found.compared_unit_count,
+        changed_count=sum(each.changed_count for each in found.tensors),
     )
 
 
@@ -154,8 +182,12 @@ def retire_and_sweep(
         dry_run=dry_run,
         kept=plan.kept if dry_run else None,
     )
+    reasons = kept_reasons(
+        writer.log, writer.log.tail(), keep, plan.kept, chain_of=references.chain_of
+    )
     return RetireReport(
         gone=tuple(kept_sets.iterate(plan.gone)),
+        kept=tuple(KeptVersion(version, why) for version, why in reasons.items()),
         deleted_count=swept.deleted_count,
         deleted_size_bytes=swept.deleted_size_bytes,
         unknown_count=swept.unknown_count,

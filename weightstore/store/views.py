@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weightstore.history.diff import SchemaChange, TensorChange
 from weightstore.layout.tensors import HostTensor
 
 if TYPE_CHECKING:
@@ -35,6 +36,30 @@ class VersionInfo:
     kept: bool
     slot: int
     written_unix_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file of a checkpoint directory that an import did not take over.
+
+    Attributes:
+        name: As in the directory; bytes that are no UTF-8 are lone surrogates, as `os` has it.
+        reason: Why, in words.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedVersion(VersionInfo):
+    """The version that an import made, or that was there already.
+
+    Attributes:
+        skipped: What stayed behind, by name; an export will not bring it back.
+    """
+
+    skipped: tuple[SkippedFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +149,64 @@ class VerifyReport:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionDiff:
+    """What differs between two versions.
+
+    Attributes:
+        old: The version that was asked for first.
+        new: The one that it was compared with.
+        tensors: Those that changed, the densest change first.
+        schema: Names that are not the same tensor in both; their bits were not compared.
+        source: Where the counts come from: `digests` (all agree, nothing was read), `packs`
+            (the index of the delta between neighbours) or `weights` (all bits compared).
+        compared_count: Tensors that both versions have, changed or not.
+        compared_unit_count: Their elements.
+        changed_count: Elements that changed.
+    """
+
+    old: VersionInfo
+    new: VersionInfo
+    tensors: tuple[TensorChange, ...]
+    schema: tuple[SchemaChange, ...]
+    source: str
+    compared_count: int
+    compared_unit_count: int
+    changed_count: int
+
+    @property
+    def density(self) -> float:
+        """Share of all compared elements that changed, 0 to 1."""
+        return self.changed_count / max(self.compared_unit_count, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVersion:
+    """A version that stays, and why.
+
+    Attributes:
+        version: Its number.
+        reasons: Such as `"newest"`, `"active"`, `"tag best"`, `"asked for"` or
+            `"chain of 9"`.
+    """
+
+    version: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RetireReport:
-    """Versions retired and objects deleted; with a dry run, what would be."""
+    """Versions retired and objects deleted; with a dry run, what would be.
+
+    Attributes:
+        gone: Versions that can no longer be checked out.
+        kept: Versions that stay, and why.
+        deleted_count: Objects that are needed by nothing that stays.
+        deleted_size_bytes: Their bytes.
+        unknown_count: Objects whose names are not understood; they were left alone.
+    """
 
     gone: tuple[int, ...]
+    kept: tuple[KeptVersion, ...]
     deleted_count: int
     deleted_size_bytes: int
     unknown_count: int

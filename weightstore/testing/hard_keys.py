@@ -25,6 +25,8 @@ REFUSED_KEYS = (
     "log/~tmp-1",
     "~tmp-1/x",
     "locks/" + "0" * 32,
+    "index",
+    "index/data.mdb",
     "anchors/a/..",
     "anchors/a/",
     "anchors/a/\0",

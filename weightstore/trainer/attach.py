@@ -17,7 +17,8 @@ from weightstore.history.checkout import checkout_into
 from weightstore.history.claim import Claim
 from weightstore.history.log import Log
 from weightstore.ids import SessionId, parse_run_id
-from weightstore.settings import Settings
+from weightstore.layout.canonical_names import check_name_rules
+from weightstore.settings import Limits, Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.trainer.baseline import Baseline, plan_layout
 from weightstore.trainer.baseline_places import BaselinePlace, FilePlace, MemoryPlace
@@ -68,7 +69,7 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
 
     Raises:
         StoreOwnedError: another trainer owns the store.
-        InputRefusedError: `rewind_to` is no step, or `resume` no source of tensors.
+        InputRefusedError: `rewind_to`, `resume` or a name rule is none; nothing was claimed.
         NameRefusedError: the run's name is not allowed.
         DTypeRefusedError: a cast is not possible.
     """
@@ -76,7 +77,8 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
     parts = StoreParts(
         blobs=blobs, log=log, clock=clock, entropy=entropy, settings=settings, codec=codec
     )
-    with ExitStack() as undo:
+    with ExitStack() as undo, ExitStack() as opened:
+        given = _resumed(resume, opened, settings.limits, name_rules)
         place = undo.enter_context(_placed(baseline_path))
         tools, claim = claim_store(
             undo,
@@ -84,14 +86,24 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
             run=parse_run_id(run),
             session=session or parts.new_session(),
             take_over=take_over,
-            rewind_to=None if rewind_to is None else checked_step(rewind_to, "rewind_to="),
+            rewind_to=None if rewind_to is None else checked_step(rewind_to, "rewind_to"),
         )
-        state = _Attach(tools, claim, place, casts).state_with(resume, name_rules)
+        state = _Attach(tools, claim, place, casts).state(given)
         publisher = Publisher(tools, claim, state, place=place, casts=casts)
         return TrainerSession(
             publisher, at_end=undo.pop_all(), limits=settings.limits, name_rules=name_rules
         )
     raise AssertionError("the block above returns or raises")
+
+
+def _resumed(
+    resume: TensorSource | None, opened: ExitStack, limits: Limits, name_rules: Sequence[str]
+) -> Inputs | None:
+    """What the caller resumes with, wrapped before the claim, since it may be refused."""
+    check_name_rules(name_rules)
+    if resume is None:
+        return None
+    return open_source(resume, at_end=opened, limits=limits, name_rules=name_rules)
 
 
 @contextmanager
@@ -111,15 +123,6 @@ class _Attach:
         self._claim = claim
         self._place = place
         self._casts = casts
-
-    def state_with(self, resume: TensorSource | None, name_rules: Sequence[str]) -> PublisherState:
-        """As `state`, from what the caller gave."""
-        if resume is None:
-            return self.state(None)
-        with ExitStack() as opened:
-            limits = self._tools.limits
-            given = open_source(resume, at_end=opened, limits=limits, name_rules=name_rules)
-            return self.state(given)
 
     def state(self, resume: Inputs | None) -> PublisherState:
         """What the first put starts from; where nothing can be proven it will be full."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from weightstore.format.canonical import encode_model
 from weightstore.format.digest_table import encode_table
@@ -93,7 +94,7 @@ class Attempt:
         key = receipt_key(
             claim.run, claim.epoch, claim.session, self.version, self.number, rank=None
         )
-        put_own(self._tools.blobs, key, encode_receipt(receipt), durable=False)
+        self._put(key, encode_receipt(receipt), durable=False)
 
     def pack_sink(self, schema: Schema) -> PackSink:
         """Takes the pieces of this attempt."""
@@ -103,7 +104,7 @@ class Attempt:
             self._next_pack_key,
             uploader=self._tools.uploader,
             rank=self._rank,
-            pack_size_bytes=self._tools.settings.pack_size_bytes,
+            settings=self._tools.settings,
         )
 
     def put_table(self, table: NDArray[np.uint64], schema: Schema) -> ObjectRef:
@@ -112,7 +113,7 @@ class Attempt:
         After a crash: no table, or the whole one; nothing names it.
         """
         key = digest_table_key(self._claim.run, self._claim.epoch, self.version, self.commit_id)
-        return put_own(self._tools.blobs, key, encode_table(table, schema))
+        return self._put(key, encode_table(table, schema))
 
     def put_schema(self, schema: Schema) -> ObjectRef:
         """Store a new schema.
@@ -120,7 +121,7 @@ class Attempt:
         After a crash: no schema, or the whole one; nothing names it.
         """
         key = schema_key(self._claim.run, self._claim.epoch, self.version, self.commit_id)
-        return put_own(self._tools.blobs, key, schema.to_bytes())
+        return self._put(key, schema.to_bytes())
 
     def put_manifest(self, manifest: Manifest) -> ObjectRef:
         """Store the manifest: after all that it names, before the record that names it.
@@ -128,7 +129,10 @@ class Attempt:
         After a crash: no manifest, or the whole one; nothing names it.
         """
         key = manifest_key(self._claim.run, self._claim.epoch, self.version, self.commit_id)
-        return put_own(self._tools.blobs, key, encode_model(manifest))
+        return self._put(key, encode_model(manifest))
+
+    def _put(self, key: str, data: Buffer, *, durable: bool = True) -> ObjectRef:
+        return put_own(self._tools.blobs, key, data, self._tools.limits, durable=durable)
 
     def _next_pack_key(self) -> str:
         return pack_key(

@@ -71,11 +71,11 @@ class FilePlace:
             InputRefusedError: another process holds it, or it cannot be made.
         """
         self._path = path
-        if path.is_dir():
-            raise InputRefusedError(
-                f"baseline file {path} is a directory", do="Give the path of a file."
-            )
         try:
+            if path.is_dir():
+                raise InputRefusedError(
+                    f"baseline file {path} is a directory", do="Give the path of a file."
+                )
             self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise InputRefusedError(

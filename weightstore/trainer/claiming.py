@@ -5,10 +5,19 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 
 from weightstore.clock import Clock, Entropy
 from weightstore.codec.codec import PieceCodec
-from weightstore.errors import ConflictError, FencedError, RefusedError, WeightStoreError
+from weightstore.errors import (
+    ConflictError,
+    FencedError,
+    RefusedError,
+    StoreOwnedError,
+    WeightStoreError,
+    closing_after,
+)
 from weightstore.history.claim import Claim, Owner, close_claim, open_claim
 from weightstore.history.commit import LogWriter
 from weightstore.history.log import Log
@@ -17,9 +26,16 @@ from weightstore.ids import RunId, SessionId, Step
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.machine import boot_id, host_name, process_id
-from weightstore.storage.owner_lock import OwnerLock, acquire_owner_lock, is_owner_dead
+from weightstore.storage.owner_lock import (
+    OwnerLock,
+    acquire_owner_lock,
+    is_owner_dead,
+    remove_dead_locks,
+)
 from weightstore.trainer.benches import make_benches
 from weightstore.trainer.tools import Tools
+
+CLAIM_TRY_COUNT = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -82,32 +98,69 @@ def claim_store(
         # this owner dead.
         at_end.callback(lock.leave)
     try:
-        claim = open_claim(
+        claim = _open_claim(tools, owner, run=run, take_over=take_over, rewind_to=rewind_to)
+    except (ConflictError, FencedError, RefusedError):
+        _release_without_claim(tools, lock)
+        raise
+    at_end.push(partial(_close, tools, claim, owner, lock))
+    remove_dead_locks(tools.blobs, lambda: _open_session(tools))
+    return tools, claim
+
+
+def _open_claim(
+    tools: Tools, owner: Owner, *, run: RunId, take_over: bool, rewind_to: Step | None
+) -> Claim:
+    """Open a claim, and look again where an owner of the past has refused it.
+
+    Whoever takes a store over removes what proved that its owner is dead. A claim that looked
+    at the log before that, and for the proof after it, was refused for an owner of the past.
+    """
+
+    def claim() -> Claim:
+        return open_claim(
             tools.writer,
             run=run,
             owner=owner,
             take_over=take_over,
             rewind_to=rewind_to,
-            is_owner_dead=lambda other, boot: is_owner_dead(parts.blobs, other, boot),
+            is_owner_dead=lambda other, boot: is_owner_dead(tools.blobs, other, boot),
         )
-    except (ConflictError, FencedError, RefusedError):
-        _release_without_claim(tools, lock)
-        raise
-    at_end.callback(_close, tools, claim, owner, lock)
-    return tools, claim
+
+    for _ in range(CLAIM_TRY_COUNT - 1):
+        try:
+            return claim()
+        except StoreOwnedError as error:
+            if error.facts.get("session") == _open_session(tools):
+                raise
+    return claim()
 
 
-def _close(tools: Tools, claim: Claim, owner: Owner, lock: OwnerLock | None) -> None:
-    close_claim(tools.writer, claim, owner=owner)
-    if lock is not None:
-        lock.release()
+def _open_session(tools: Tools) -> SessionId | None:
+    held = tools.log.tail().now.claim
+    return held.session if held else None
+
+
+def _close(
+    tools: Tools,
+    claim: Claim,
+    owner: Owner,
+    lock: OwnerLock | None,
+    _kind: type[BaseException] | None,
+    error: BaseException | None,
+    _trace: TracebackType | None,
+) -> None:
+    """The end of a block, perhaps by an error: that is what its caller must hear of."""
+    with closing_after(error):
+        close_claim(tools.writer, claim, owner=owner)
+        if lock is not None:
+            lock.release()
+        remove_dead_locks(tools.blobs, lambda: _open_session(tools))
 
 
 def _release_without_claim(tools: Tools, lock: OwnerLock | None) -> None:
     """Remove the lock of a claim that was not opened, unless the session has an older one."""
     with suppress(WeightStoreError):
-        held = tools.log.tail().now.claim
-        if lock is not None and (held is None or held.session != tools.writer.session):
+        if lock is not None and _open_session(tools) != tools.writer.session:
             lock.release()
 
 

@@ -23,9 +23,6 @@ from weightstore.settings import Limits
 from weightstore.storage.durable import storage_error
 from weightstore.trainer.inputs import InputTensor
 
-OPEN_FILES_MAX = 256
-"""Files of one checkpoint that stay open; those beyond are opened for each range."""
-
 _READ_SIZE_BYTES_MAX = 1 << 30
 
 
@@ -47,7 +44,7 @@ def open_files(path: Path, limits: Limits, at_end: ExitStack) -> Iterator[tuple[
     planned = [file for file in plan_import(path, limits).files if file.header]
     for index, file in enumerate(planned):
         source = _Source(file)
-        if index < OPEN_FILES_MAX:
+        if index < limits.open_file_count:
             source.keep_open(at_end)
         for tensor in file.tensors:
             yield tensor.spec.name, InputTensor(tensor.spec, _reader(source, tensor))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from weightstore.clock import Clock, Entropy
 from weightstore.codec.codec import PieceCodec
+from weightstore.errors import UnavailableError, UnknownOutcomeError
 from weightstore.format.records import VersionRecord
 from weightstore.history.import_checkpoint import run_import
 from weightstore.history.import_plan import ImportPlan, plan_import
@@ -26,6 +28,13 @@ from weightstore.trainer.put_request import PutRequest, checked_step
 from weightstore.trainer.tools import Tools
 
 
+class Imported(NamedTuple):
+    """What an import made, and name and reason of each file that it left behind."""
+
+    record: VersionRecord
+    skipped: tuple[tuple[str, str], ...]
+
+
 def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
     blobs: BlobStore,
     log: Log,
@@ -39,13 +48,14 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
     codec: PieceCodec | None = None,
     take_over: bool = False,
     progress: Progress = no_progress,
-) -> VersionRecord:
+) -> Imported:
     """Store a safetensors file or checkpoint directory as a version without a base.
 
     The store is claimed for the import alone. Importing the same bytes again as the same
     step gives the same version.
 
-    After a crash: the version is there, whole, or it is not; the claim may still be open.
+    After a crash: the version is there, whole, or it is not; the claim may still be open,
+    as it is where the storage fails between the two.
 
     Args:
         blobs, log, clock, entropy, settings, codec: As in `StoreParts`.
@@ -77,7 +87,14 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
             step=number,
             open_inputs=lambda: open_source(path, at_end=at_end, limits=settings.limits),
         )
-        return publisher.put_draft(request, lambda attempt: _draft(tools, attempt, plan, progress))
+        record = publisher.put_draft(
+            request, lambda attempt: _draft(tools, attempt, plan, progress)
+        )
+        # The version is committed, so its import has not failed, whatever becomes of the
+        # claim: one that stays open is that of an owner that holds no lock.
+        with suppress(UnavailableError, UnknownOutcomeError):
+            at_end.close()
+    return Imported(record, plan.skipped)
 
 
 def _draft(tools: Tools, attempt: Attempt, plan: ImportPlan, progress: Progress) -> Draft:

@@ -90,6 +90,25 @@ class StreamedInputs:
 Inputs: TypeAlias = MappedInputs | StreamedInputs
 
 
+def check_source(source: object) -> None:
+    """Check that something can be a source of tensors, without taking anything from it.
+
+    Raises:
+        InputRefusedError: it is no mapping, no stream and no path.
+    """
+    is_source = isinstance(source, Path | Iterable) and not isinstance(source, str | bytes)
+    if isinstance(source, Iterable):
+        try:
+            iter(source)
+        except TypeError:  # an array without dims says that it can be iterated over
+            is_source = False
+    if not is_source:
+        raise InputRefusedError(
+            f"a {type(source).__name__} is no source of tensors",
+            do="Give a mapping, an iterable of (name, tensor), or a pathlib.Path.",
+        )
+
+
 def open_source(
     source: TensorSource, *, at_end: ExitStack, limits: Limits, name_rules: Sequence[str] = ()
 ) -> Inputs:
@@ -117,7 +136,8 @@ def open_tensors(source: TensorsInMemory, *, name_rules: Sequence[str] = ()) -> 
     """Wrap a mapping or a stream of tensors in memory; as `open_source`."""
     if isinstance(source, Mapping):
         return _mapped(source.items(), name_rules)
-    return StreamedInputs(_stream(_iterated(source), name_rules))
+    check_source(source)
+    return StreamedInputs(_stream(source, name_rules))
 
 
 def device_fence(tensors: Iterable[object]) -> Callable[[], None] | None:
@@ -145,16 +165,6 @@ def storage_place(
 ) -> tuple[object, ...]:
     """The identity of a read of memory: names with equal ones are tied."""
     return (*place, shape, strides, dtype)
-
-
-def _iterated(source: object) -> Iterable[tuple[str, AnyTensor]]:
-    """A stream as its caller gave it; what mypy has checked for, others may not have."""
-    if isinstance(source, str | bytes) or not isinstance(source, Iterable):
-        raise InputRefusedError(
-            f"a {type(source).__name__} is no source of tensors",
-            do="Give a mapping, an iterable of (name, tensor), or a pathlib.Path.",
-        )
-    return source
 
 
 def _mapped(

@@ -13,6 +13,7 @@ from weightstore.codec.piece import Piece
 from weightstore.format.manifest import PackRef
 from weightstore.format.pack import PackBuilder, PiecePlace
 from weightstore.layout.schema import Schema
+from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.trainer.objects import put_own
 
@@ -42,7 +43,7 @@ class PackSink:
         next_key: Gives each pack a name that nobody else uses.
         uploader: One thread, so that packs go out in order.
         rank: Of this process in the launch.
-        pack_size_bytes: A pack is closed when it passes this.
+        settings: Size of the packs, and limits.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class PackSink:
         *,
         uploader: Executor,
         rank: int,
-        pack_size_bytes: int,
+        settings: Settings,
     ) -> None:
         self._blobs = blobs
         self._schema = schema
         self._next_key = next_key
         self._rank = rank
-        self._pack_size_bytes = pack_size_bytes
+        self._settings = settings
         self._builder = PackBuilder(schema)
         self._uploads: list[Future[OwnPack]] = []
         self._uploader = uploader
@@ -73,7 +74,7 @@ class PackSink:
             WeightStoreError: an earlier pack could not be uploaded.
         """
         self._builder.add(place, piece, member_changed_counts)
-        if self._builder.size_bytes >= self._pack_size_bytes:
+        if self._builder.size_bytes >= self._settings.pack_size_bytes:
             self._close_pack()
             self._raise_early()
 
@@ -98,7 +99,7 @@ class PackSink:
 
     def _upload(self, key: str, builder: PackBuilder) -> OwnPack:
         data = b"".join(builder.finish())
-        ref = put_own(self._blobs, key, data)
+        ref = put_own(self._blobs, key, data, self._settings.limits)
         return OwnPack(
             PackRef(
                 key=ref.key,

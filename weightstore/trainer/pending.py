@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from weightstore import arguments
 from weightstore.errors import StoreBusyError
 from weightstore.ids import RunId, Step, VersionId
 
@@ -68,10 +69,11 @@ class PendingVersion:
         """Wait until the caller's tensors were read; from then on they may change.
 
         Raises:
+            InputRefusedError: `timeout_s` is no time to wait.
             StoreBusyError: not yet, after `timeout_s`.
             WeightStoreError: the put failed before it had read them.
         """
-        if not self._read.wait(timeout_s):
+        if not self._read.wait(arguments.timeout_s(timeout_s)):
             raise self._busy("its tensors are still being read", timeout_s)
         if self._future.done() and not self._was_read:
             self._future.result()
@@ -80,6 +82,7 @@ class PendingVersion:
         """Wait for the verdict of the log: the committed version, or the error.
 
         Raises:
+            InputRefusedError: `timeout_s` is no time to wait.
             StoreBusyError: no verdict after `timeout_s`; the put goes on.
             CommitUnknownError: the log could not be reached; the next put resolves it.
             WeightStoreError: the put failed; nothing of it is visible.
@@ -110,8 +113,9 @@ class PendingVersion:
         self._read.set()
 
     def _report(self, timeout_s: float | None) -> PutReport:
+        wait_s = arguments.timeout_s(timeout_s)
         try:
-            report = self._future.result(timeout_s)
+            report = self._future.result(wait_s)
         except TimeoutError:
             if self._future.done():
                 raise

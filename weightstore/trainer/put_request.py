@@ -1,16 +1,16 @@
-"""One call of `put_step`, as a value, and the steps that it may be given."""
+"""One call of `put_step`, as a value, and what it may be given."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
-from weightstore.errors import InputRefusedError
+from weightstore import arguments
 from weightstore.format.records import MAX_INTEGER
 from weightstore.ids import Step
 from weightstore.trainer.binding import Missing
-from weightstore.trainer.inputs import Inputs
+from weightstore.trainer.inputs import Inputs, TensorSource, check_source
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -32,22 +32,29 @@ class PutRequest:
     new_schema: bool = False
 
 
-def checked_step(step: int, what: str = "") -> Step:
+def checked_step(step: int, what: str = "step") -> Step:
     """A step as a caller gave it; what mypy has checked for, others may not have.
 
     Args:
         step: Any integer type.
-        what: Stands before the value in the message.
+        what: Name of the argument.
 
     Raises:
         InputRefusedError: it is no number that a version can have.
     """
-    try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if isinstance(step, bool) or not 0 <= number <= MAX_INTEGER:
-        raise InputRefusedError(
-            f"{what}{step!r} is no step", do=f"Give a whole number from 0 to {MAX_INTEGER}."
-        )
-    return Step(number)
+    return Step(arguments.whole(step, what, least=0, most=MAX_INTEGER, kind="step"))
+
+
+def check_put(
+    step: int, tensors: TensorSource, *, anchor: bool, missing: Missing, new_schema: bool
+) -> None:
+    """Check what `put_step` was given, as far as its tensors need not be looked at.
+
+    Raises:
+        InputRefusedError: an argument is of a wrong type or value.
+    """
+    checked_step(step)
+    check_source(tensors)
+    arguments.flag(anchor, "anchor")
+    arguments.choice(missing, "missing", get_args(Missing))
+    arguments.flag(new_schema, "new_schema")

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from weightstore.errors import StoreClosedError
+from weightstore.errors import StoreClosedError, closing_after
 from weightstore.ids import Epoch, RunId, SessionId
 from weightstore.settings import Limits
 from weightstore.storage.machine import process_id
@@ -17,7 +17,7 @@ from weightstore.trainer.binding import Missing
 from weightstore.trainer.inputs import Inputs, TensorSource, device_fence, open_source
 from weightstore.trainer.pending import PendingVersion
 from weightstore.trainer.publisher import Publisher
-from weightstore.trainer.put_request import PutRequest, checked_step
+from weightstore.trainer.put_request import PutRequest, check_put, checked_step
 
 
 class TrainerSession:
@@ -90,8 +90,10 @@ class TrainerSession:
 
         Raises:
             StoreClosedError: the session is closed.
-            InputRefusedError: the step is no number that a version can have.
+            InputRefusedError: an argument is of a wrong type or value, such as a step that
+                no version can have.
         """
+        check_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
         number = checked_step(step)
         self._refuse_fork()
         source = dict(tensors) if isinstance(tensors, Mapping) else tensors
@@ -113,9 +115,9 @@ class TrainerSession:
             request = PutRequest(
                 step=number,
                 open_inputs=open_inputs,
-                anchor=anchor,
+                anchor=bool(anchor),
                 missing=missing,
-                new_schema=new_schema,
+                new_schema=bool(new_schema),
             )
             # Remembered once it is under way: nobody waits for a put that never began.
             self._background.submit(_work, self._publisher, request, pending, opened)
@@ -148,7 +150,8 @@ class TrainerSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        with closing_after(error):
+            self.close()
 
     def _refuse_fork(self) -> None:
         """A forked child has no background thread: a put there would wait for ever."""

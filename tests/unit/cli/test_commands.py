@@ -20,7 +20,8 @@ from weightstore.cli.exit_codes import ExitCode
 from weightstore.store import WeightStore
 
 COMMANDS = (
-    "init", "import", "put", "log", "show", "checkout", "export", "verify", "tag", "retire", "demo",
+    "init", "import", "put", "log", "show", "checkout", "export", "verify", "tag", "retire", "diff",
+    "doctor", "migrate", "demo",
 )  # fmt: skip
 
 
@@ -101,6 +102,38 @@ def test_init_makes_a_store_once(run: Run, tmp_path: Path) -> None:
     assert str(tmp_path / "store") in first.out
     again = run("init", tmp_path / "store", "--json").json
     assert again["store_id"] in first.out
+
+
+def test_an_import_names_every_file_that_it_leaves_behind(run: Run, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    weights_file(checkpoint / "model.safetensors", 1.0)
+    (checkpoint / "config.json").write_text("{}")
+    left = {"caf\u00e9.json", "tokenizer [1].json", "bad\udcff.txt", "optimizer.pt"}
+    for name in left:
+        (checkpoint / name).write_text("x")
+    told = run("import", tmp_path / "store", checkpoint)
+    assert told.code == ExitCode.OK
+    assert "version 1" in told.out
+    assert "4 of the directory's entries" in told.err
+    for name in left:
+        (line,) = (line for line in told.err.splitlines() if repr(name) in line)
+        assert ("another form" if name.endswith(".pt") else "printable ASCII") in line
+    again = run("import", tmp_path / "store", checkpoint, "--json").json
+    assert again["version"] == 1
+    assert {entry["name"] for entry in again["skipped"]} == left
+    assert all(entry["reason"] for entry in again["skipped"])
+    exported = run("export", tmp_path / "store", 1, tmp_path / "out")
+    assert exported.code == ExitCode.OK
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "config.json", "model.safetensors",
+    ]  # fmt: skip
+
+
+def test_an_import_that_takes_everything_says_nothing_more(run: Run, tmp_path: Path) -> None:
+    told = run("import", tmp_path / "store", weights_file(tmp_path / "a", 1.0))
+    assert told.err == ""
+    assert run("import", tmp_path / "store", tmp_path / "a", "--json").json["skipped"] == []
 
 
 def test_import_put_and_checkout_do_the_round_trip(run: Run, tmp_path: Path) -> None:
@@ -201,7 +234,7 @@ def test_retire_says_what_goes_before_and_after(run: Run, place: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "keep", ["all", "-3", "v", "v3-", "v3-v1", "v0x1", "3-5", "1.5", "v1-v2-v3"]
+    "keep", ["all", "0", "-3", "v", "v3-", "v3-v1", "v0x1", "3-5", "1.5", "v1-v2-v3"]
 )
 def test_retire_refuses_to_guess(run: Run, place: Path, keep: str) -> None:
     assert run("retire", place, f"--keep={keep}").code == ExitCode.REFUSED

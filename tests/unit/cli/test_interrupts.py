@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_an_interrupt_says_what_it_leaves(
 ) -> None:
     WeightStore.open(tmp_path, create=True).close()
 
-    def interrupted(*_words: object) -> WeightStore:
+    def interrupted(*_words: object, **_more: object) -> WeightStore:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(WeightStore, "open", interrupted)
@@ -33,14 +34,17 @@ def test_an_interrupt_says_what_it_leaves(
 
 
 _WAITS = """
-import sys
+import signal, sys
 from weightstore.cli import main
 from weightstore.store import WeightStore
 
+# A job in the background of a shell inherits interrupts that are ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 def log(self):
     print("ready", file=sys.stderr, flush=True)
-    while True:
-        sys.stdin.readline()
+    sys.stdin.readline()
+    raise AssertionError("the interrupt did not come")
 
 WeightStore.log = log
 main(["log", sys.argv[1]])
@@ -58,10 +62,94 @@ def test_a_real_interrupt_ends_with_its_code(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.readline() == "ready\n"
         os.kill(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        process.wait(timeout=60)
+        told = process.stderr.read()
     assert process.returncode == ExitCode.INTERRUPTED
     assert "interrupted; what was committed stays" in told
     assert "Traceback" not in told
+
+
+_LOADS = """
+import importlib.abc, runpy, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+blocked, entry = sys.argv[1:]
+
+class Blocking(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == blocked:
+            print("ready", file=sys.stderr, flush=True)
+            sys.stdin.readline()
+            raise AssertionError("the interrupt did not come")
+
+sys.meta_path.insert(0, Blocking())
+if entry == "module":
+    sys.argv[1:] = ["log", "nowhere"]
+    runpy.run_module("weightstore", run_name="__main__", alter_sys=True)
+else:
+    from weightstore.cli import main
+    sys.exit(main(["log", "nowhere"]))
+"""
+
+
+@pytest.mark.parametrize("entry", ["module", "script"])
+@pytest.mark.parametrize(
+    "loading",
+    ["weightstore.cli.app", "typer", "rich", "weightstore.store", "numpy", "pydantic", "zstandard"],
+)
+def test_an_interrupt_while_the_command_still_loads_is_one_line(loading: str, entry: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _LOADS, loading, entry],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        os.kill(process.pid, signal.SIGINT)
+        process.wait(timeout=60)
+        said, told = process.stdout.read(), process.stderr.read()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert told == "interrupted; nothing was begun\n"
+    assert said == ""
+
+
+def test_whoever_ignores_interrupts_goes_on_ignoring_them() -> None:
+    seen: list[object] = []
+
+    def handler(number: int, _frame: object) -> None:
+        seen.append(number)
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == []
+
+
+def test_a_command_in_a_thread_leaves_signals_alone() -> None:
+    ended: list[object] = []
+
+    def work() -> None:
+        try:
+            main(["--help"])
+        except SystemExit as end:
+            ended.append(end.code)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert ended == [ExitCode.OK]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("words", [("log",), ("log", "--json"), ("show",)])

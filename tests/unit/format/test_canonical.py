@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from weightstore.errors import CorruptObjectError
 from weightstore.format.canonical import (
@@ -14,6 +16,7 @@ from weightstore.format.canonical import (
     Json,
     decode_json,
     decode_model,
+    decode_validated,
     encode_json,
     encode_model,
 )
@@ -64,6 +67,12 @@ class Point(CanonicalModel):
 
     x: int
     name: str = ""
+
+
+class Marked(CanonicalModel):
+    """Something with a mark that can have one value."""
+
+    mark: Literal[1] = 1
 
 
 @given(VALUES)
@@ -122,6 +131,42 @@ def test_a_model_keeps_the_fields_that_it_does_not_know() -> None:
 def test_a_model_takes_no_other_type(data: bytes) -> None:
     with pytest.raises(CorruptObjectError, match="it is malformed"):
         decode_model(Point, data, what="it")
+
+
+@pytest.mark.parametrize("data", [b'{"x":1}', b'{"later":1,"x":1}'])
+def test_a_field_that_the_model_would_fill_in_must_be_there(data: bytes) -> None:
+    with pytest.raises(CorruptObjectError, match="it leaves out a field"):
+        decode_model(Point, data, what="it")
+
+
+def test_true_is_not_1_even_where_1_is_the_only_value() -> None:
+    assert decode_model(Marked, b'{"mark":1}', what="it") == Marked()
+    for data in (b'{"mark":true}', b'{"mark":1.0}', b"{}"):
+        with pytest.raises(CorruptObjectError):
+            decode_model(Marked, data, what="it")
+
+
+@pytest.mark.parametrize(
+    "later",
+    [b"1.5", b"-0", b"NaN", b'"\\u0061"', b'{"b":1,"a":2}', b'{"a":1,"a":1}', b'"\\ud800"'],
+)
+def test_a_field_that_the_model_does_not_know_is_canonical_too(later: bytes) -> None:
+    with pytest.raises(CorruptObjectError):
+        decode_model(Point, b'{"later":%s,"name":"","x":1}' % later, what="it")
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_every_other_form_is_refused_as_a_model_too(data: bytes) -> None:
+    with pytest.raises(CorruptObjectError, match="it is"):
+        decode_model(Point, data, what="it")
+
+
+def test_a_union_of_models_is_held_to_the_same() -> None:
+    union: TypeAdapter[Marked | Point] = TypeAdapter(Marked | Point)
+    found = decode_validated(union.validate_json, b'{"name":"n","x":1}', what="it")
+    assert found == Point(x=1, name="n")
+    with pytest.raises(CorruptObjectError, match="it leaves out a field"):
+        decode_validated(union.validate_json, b'{"x":1}', what="it")
 
 
 def test_a_model_is_frozen() -> None:

@@ -23,7 +23,6 @@ from weightstore.errors import (
 from weightstore.format.keys import anchor_key
 from weightstore.format.manifest import AnchorFile
 from weightstore.history.anchor_writer import (
-    PUT_TRY_COUNT,
     AnchorSink,
     UnitsSource,
     put_own_stream,
@@ -45,6 +44,7 @@ from weightstore.testing.real_versions import (
 SCHEMA = mixed_schema()
 WEIGHTS = random_weights(SCHEMA, 9)
 ANCHOR = "grpo-1-1-1"
+LIMITS = Limits()
 
 
 def source(weights: dict[str, Units]) -> UnitsSource:
@@ -139,7 +139,7 @@ def test_an_anchor_id_holds_one_set_of_bytes() -> None:
 
 
 def test_a_file_of_another_size_than_planned_is_refused() -> None:
-    sink = AnchorSink(MemoryBlobStore(), ANCHOR)
+    sink = AnchorSink(MemoryBlobStore(), ANCHOR, LIMITS)
     with pytest.raises(InputRefusedError, match="3 bytes, 4 were planned"):
         sink.put(AnchorFile(name="a", size_bytes=4, role="asset"), lambda: [b"abc"])
 
@@ -155,7 +155,7 @@ FAULTS = (Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.REPEATED)
 def test_a_lost_answer_is_settled_by_looking(faults: tuple[Fault, ...]) -> None:
     inner = MemoryBlobStore()
     lossy = LossyBlobs(inner, writes_in_turn(*faults, None, None))
-    hasher = put_own_stream(lossy, "anchors/x/a", chunks_of(b"ab", b"c"))
+    hasher = put_own_stream(lossy, "anchors/x/a", chunks_of(b"ab", b"c"), LIMITS)
     assert inner._blobs["anchors/x/a"] == b"abc"
     assert hasher.finish() == [hashlib.sha256(b"abc").digest()]
 
@@ -163,8 +163,8 @@ def test_a_lost_answer_is_settled_by_looking(faults: tuple[Fault, ...]) -> None:
 def test_a_put_that_never_answers_stays_unknown() -> None:
     lossy = LossyBlobs(MemoryBlobStore(), writes_in_turn(Fault.LOST_REQUEST))
     with pytest.raises(BlobOutcomeUnknownError):
-        put_own_stream(lossy, "anchors/x/a", chunks_of(b"abc"))
-    assert sum(call.method.is_write for call in lossy.calls) == PUT_TRY_COUNT
+        put_own_stream(lossy, "anchors/x/a", chunks_of(b"abc"), LIMITS)
+    assert sum(call.method.is_write for call in lossy.calls) == LIMITS.put_try_count
 
 
 class Late(MemoryBlobStore):
@@ -183,7 +183,7 @@ class Late(MemoryBlobStore):
 
 
 def test_a_put_that_landed_late_is_hashed_anew() -> None:
-    hasher = put_own_stream(Late(), "anchors/x/a", chunks_of(b"ab", b"c"))
+    hasher = put_own_stream(Late(), "anchors/x/a", chunks_of(b"ab", b"c"), LIMITS)
     assert hasher.finish() == [hashlib.sha256(b"abc").digest()]
 
 
@@ -203,17 +203,17 @@ class Confirming(Late):
 
 def test_what_is_found_is_synced_before_it_counts() -> None:
     blobs = Confirming()
-    put_own_stream(blobs, "anchors/x/a", chunks_of(b"abc"))
+    put_own_stream(blobs, "anchors/x/a", chunks_of(b"abc"), LIMITS)
     assert blobs.confirmed == ["anchors/x/"]
     with pytest.raises(BlobOutcomeUnknownError, match="fsync failed"):
-        put_own_stream(Confirming(fails=True), "anchors/x/a", chunks_of(b"abc"))
+        put_own_stream(Confirming(fails=True), "anchors/x/a", chunks_of(b"abc"), LIMITS)
 
 
 def test_a_blob_that_was_there_before_is_a_conflict() -> None:
     blobs = MemoryBlobStore()
     blobs.put_if_absent("anchors/x/a", b"other")
     with pytest.raises(BlobExistsError):
-        put_own_stream(blobs, "anchors/x/a", chunks_of(b"abc"))
+        put_own_stream(blobs, "anchors/x/a", chunks_of(b"abc"), LIMITS)
 
 
 def test_written_versions_are_those_of_the_chain(chain: ThreeVersions) -> None:

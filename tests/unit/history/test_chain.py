@@ -106,7 +106,7 @@ def test_a_link_names_both_digests_when_they_differ(chain: ThreeVersions) -> Non
     base, delta = plan.deltas
     wrong = Base(version=base.version, digest=Sha256("2" * 64))
     with pytest.raises(CorruptObjectError) as caught:
-        chain_module._check_link(base, delta.model_copy(update={"base": wrong}))
+        chain_module.check_link(base, delta.model_copy(update={"base": wrong}))
     assert caught.value.facts == {
         "version": 3,
         "expected": "2" * 64,
@@ -120,7 +120,7 @@ def test_a_link_between_two_schemas_is_refused(chain: ThreeVersions) -> None:
     base, delta = chain.versions.plan().deltas
     other = base.model_copy(update={"schema_id": Sha256("3" * 64)})
     with pytest.raises(CorruptObjectError, match="has the schema"):
-        chain_module._check_link(other, delta)
+        chain_module.check_link(other, delta)
 
 
 def test_a_delta_of_another_schema_than_its_base_is_no_chain(chain: ThreeVersions) -> None:

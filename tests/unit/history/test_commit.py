@@ -25,7 +25,7 @@ from weightstore.format.canonical import encode_json
 from weightstore.format.keys import LOG_PREFIX, log_key
 from weightstore.format.records import Record, TagRecord
 from weightstore.format.rules import EMPTY_PREFIX, Prefix
-from weightstore.history.commit import FAILED_SEND_COUNT_MAX, LogWriter
+from weightstore.history.commit import LogWriter
 from weightstore.history.log import Log
 from weightstore.ids import Slot, TagName, VersionId
 from weightstore.settings import Limits, Settings
@@ -289,7 +289,7 @@ def test_a_storage_that_fails_and_takes_nothing_says_so_after_a_few_tries(
     writer = store.writer()
     with pytest.raises(StorageFailedError):
         writer.put(tagging(writer))
-    assert len(blobs.sent) == FAILED_SEND_COUNT_MAX
+    assert len(blobs.sent) == store.settings.limits.failed_send_count
     assert store.clock.slept_s < 2
 
 

@@ -178,10 +178,10 @@ def test_progress_tells_the_bytes_of_every_pack(chain: ThreeVersions) -> None:
 def test_a_box_of_whole_rows_is_a_run_and_a_column_is_refused() -> None:
     schema = Schema.build([TensorSpec("w", DType.BF16, (400, 300))])
     rows = TensorPlace(0, 7, 10, Box((100, 0), (50, 300)))
-    assert replay_module._first_unit(rows, schema) == 100 * 300 + 7
+    assert replay_module.first_unit_of(rows, schema) == 100 * 300 + 7
     column = TensorPlace(0, 0, 10, Box((0, 1), (400, 1)))
     with pytest.raises(UpgradeRequiredError, match="no contiguous run"):
-        replay_module._first_unit(column, schema)
+        replay_module.first_unit_of(column, schema)
 
 
 def test_a_pack_of_more_or_fewer_pieces_than_stated_is_named(chain: ThreeVersions) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,12 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from weightstore.errors import InputRefusedError, StoreOwnedError
+from weightstore.errors import InputRefusedError, StorageFailedError, StoreOwnedError
 from weightstore.ids import SessionId
-from weightstore.storage import machine
+from weightstore.storage import machine, owner_lock
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.memory import MemoryBlobStore
-from weightstore.storage.owner_lock import OwnerLock, acquire_owner_lock, is_owner_dead
+from weightstore.storage.owner_lock import (
+    OwnerLock,
+    acquire_owner_lock,
+    is_owner_dead,
+    remove_dead_locks,
+)
 
 SESSION = SessionId("0123456789abcdef" * 2)
 OTHER = SessionId("f" * 32)
@@ -177,3 +184,155 @@ def test_a_linked_lock_file_is_not_followed(blobs: LocalBlobStore, tmp_path: Pat
         is_owner_dead(blobs, SESSION, BOOT)
     with pytest.raises(Exception, match="cannot"):
         acquire_owner_lock(blobs, SESSION)
+
+
+def _nobody() -> SessionId | None:
+    """No claim is open."""
+    return None
+
+
+def _lock_names(blobs: LocalBlobStore) -> set[str]:
+    return {path.name for path in (blobs.root / "locks").iterdir()}
+
+
+def test_locks_of_the_dead_are_removed_and_those_of_the_living_stay(blobs: LocalBlobStore) -> None:
+    with _owner(blobs) as owner:
+        _acquired(blobs, OTHER).leave()
+        (blobs.root / "locks" / f"{'a' * 32}.3").touch()
+        (blobs.root / "locks" / "README").touch()
+        remove_dead_locks(blobs, _nobody)
+        assert _lock_names(blobs) == {SESSION, "README"}
+        assert not is_owner_dead(blobs, SESSION, BOOT)
+        owner.kill()
+        owner.wait()
+        remove_dead_locks(blobs, _nobody)
+    assert _lock_names(blobs) == {"README"}
+    assert not is_owner_dead(blobs, SESSION, BOOT)
+
+
+def test_the_lock_of_the_open_claim_stays_as_proof(blobs: LocalBlobStore) -> None:
+    for session in (SESSION, OTHER):
+        _acquired(blobs, session).leave()
+    remove_dead_locks(blobs, lambda: SESSION)
+    assert _lock_names(blobs) == {SESSION}
+    assert is_owner_dead(blobs, SESSION, BOOT)
+
+
+def test_the_open_claim_is_asked_for_when_the_dead_are_known_to_be_dead(
+    blobs: LocalBlobStore,
+) -> None:
+    """An owner that claims and dies between the two must keep its proof."""
+    lock = _acquired(blobs)
+
+    def claim_and_die() -> SessionId:
+        raise AssertionError("asked although nobody is dead")
+
+    remove_dead_locks(blobs, claim_and_die)
+    lock.leave()
+    asked: list[str] = []
+
+    def claimed() -> SessionId:
+        asked.append("once")
+        # Held by now, so that no owner of this name can come to life unseen.
+        assert acquire_owner_lock_or_none(blobs) is None
+        return SESSION
+
+    remove_dead_locks(blobs, claimed)
+    assert asked == ["once"]
+    assert is_owner_dead(blobs, SESSION, BOOT)
+
+
+def acquire_owner_lock_or_none(blobs: LocalBlobStore) -> OwnerLock | None:
+    try:
+        return acquire_owner_lock(blobs, SESSION)
+    except StoreOwnedError:
+        return None
+
+
+def test_a_log_that_cannot_be_read_removes_nothing(blobs: LocalBlobStore) -> None:
+    _acquired(blobs).leave()
+
+    def unreadable() -> SessionId:
+        raise StorageFailedError("the log is gone")
+
+    remove_dead_locks(blobs, unreadable)
+    assert _lock_names(blobs) == {SESSION}
+
+
+def test_no_more_than_a_bounded_number_goes_at_once(
+    blobs: LocalBlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_lock, "DEAD_LOCK_COUNT_MAX", 4)
+    for number in range(10):
+        _acquired(blobs, SessionId(f"{number:032x}")).leave()
+    for left in (6, 2, 0, 0):
+        remove_dead_locks(blobs, _nobody)
+        assert len(_lock_names(blobs)) == left
+
+
+def test_a_lock_counts_only_if_its_file_still_has_the_name(
+    blobs: LocalBlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who tidies up removes the file between the opening and the lock."""
+    _acquired(blobs).leave()
+    lock_file = fcntl.flock
+    removed: list[int] = []
+
+    def late(file: int, flags: int) -> None:
+        if not removed and os.path.samestat(
+            os.fstat(file), (blobs.root / "locks" / SESSION).stat()
+        ):
+            removed.append(file)
+            (blobs.root / "locks" / SESSION).unlink()
+        lock_file(file, flags)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    lock = _acquired(blobs)
+    monkeypatch.undo()
+    assert removed
+    assert _lock_names(blobs) == {SESSION}
+    assert not is_owner_dead(blobs, SESSION, BOOT)
+    with pytest.raises(StoreOwnedError):
+        acquire_owner_lock(blobs, SESSION)
+    lock.release()
+    assert _lock_names(blobs) == set()
+
+
+def test_a_new_lock_is_never_seen_unlocked(
+    blobs: LocalBlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever tidies up right before a new file is locked finds no file of a session."""
+    lock_file = fcntl.flock
+    found: list[set[str]] = []
+
+    def early(file: int, flags: int) -> None:
+        if not found:
+            found.append(_lock_names(blobs))
+            remove_dead_locks(blobs, _nobody)
+        lock_file(file, flags)
+
+    monkeypatch.setattr(fcntl, "flock", early)
+    lock = _acquired(blobs)
+    monkeypatch.undo()
+    assert found == [{f"{SESSION}.0"}]
+    assert _lock_names(blobs) == {SESSION}
+    lock.release()
+
+
+def test_a_file_system_without_locks_is_left_without_files(
+    blobs: LocalBlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert acquire_owner_lock(blobs, SESSION) is None
+    assert _lock_names(blobs) == set()
+
+
+def test_a_released_lock_removes_no_file_of_another(blobs: LocalBlobStore) -> None:
+    lock = _acquired(blobs)
+    (blobs.root / "locks" / SESSION).unlink()
+    (blobs.root / "locks" / SESSION).touch()
+    lock.release()
+    assert _lock_names(blobs) == {SESSION}

@@ -67,6 +67,29 @@ def test_the_claim_of_a_killed_trainer_is_free_at_once(place: Path) -> None:
             assert store.version(2).base == 1
 
 
+def test_locks_of_dead_owners_are_gone_after_a_claim_and_after_a_close(place: Path) -> None:
+    locks = place / "locks"
+    for _ in range(3):
+        with OtherTrainer(place, take_over=True) as other:
+            assert other.attached == "attached"
+            assert len(list(locks.iterdir())) == 1
+            other.kill()
+    (left,) = locks.iterdir()
+    with WeightStore.open(place, settings=LAB_SETTINGS) as store:
+        store.put_step(1, other_weights(1), run=OTHER_RUN)
+        (own,) = locks.iterdir()
+        assert own.name != left.name
+    assert list(locks.iterdir()) == []
+
+
+def test_a_close_removes_what_a_fenced_owner_has_left(place: Path) -> None:
+    with WeightStore.open(place, settings=LAB_SETTINGS) as store, OtherTrainer(place) as other:
+        with store.trainer(OTHER_RUN, take_over=True):
+            assert len(list((place / "locks").iterdir())) == 2
+            other.kill()
+        assert list((place / "locks").iterdir()) == []
+
+
 def test_p7_a_trainer_that_was_taken_over_is_fenced_and_nothing_of_it_is_visible(
     place: Path,
 ) -> None:

@@ -11,12 +11,14 @@ from typing_extensions import Buffer
 from weightstore.errors import BlobOutcomeUnknownError, CommitUnknownError, StoreOwnedError
 from weightstore.history.claim import Claim, owns
 from weightstore.ids import RunId, SessionId, Step
+from weightstore.storage.blobs import BlobStore
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.machine import boot_id
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.storage.owner_lock import is_owner_dead
 from weightstore.testing.faults import CutBlobs, PowerCut, When
 from weightstore.testing.trainer_lab import TrainerLab, small_weights
+from weightstore.trainer import claiming
 from weightstore.trainer.claiming import StoreParts, claim_store
 from weightstore.trainer.heads import read_head
 from weightstore.trainer.repeats import is_repeat
@@ -108,6 +110,35 @@ def test_a_lock_goes_with_its_claim(tmp_path: Path) -> None:
     with lab.trainer(), pytest.raises(StoreOwnedError), ExitStack() as at_end:
         claim(TrainerLab(local, "other"), at_end)
     assert not lock_file(local).exists()
+
+
+def test_a_claim_that_a_past_owner_refuses_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at the log and at the lock, another takes over, tidies up and closes."""
+    local = LocalBlobStore(tmp_path / "store", create=True)
+    TrainerLab(local).create()
+    blobs = Unanswering(tmp_path / "store")
+    blobs.is_silent = False
+    at_end = ExitStack()
+    claim(TrainerLab(blobs, "owner"), at_end)
+    blobs.is_silent = True
+    with suppress(CommitUnknownError):
+        at_end.close()
+    asked: list[str] = []
+
+    def meanwhile(blobs: BlobStore, session: SessionId, boot: str) -> bool:
+        asked.append(session)
+        if len(asked) == 1:
+            monkeypatch.undo()
+            TrainerLab(local, "faster").trainer().close()
+            assert not lock_file(local).exists()
+        return is_owner_dead(blobs, session, boot)
+
+    monkeypatch.setattr(claiming, "is_owner_dead", meanwhile)
+    with TrainerLab(local, "successor").trainer() as trainer:
+        assert trainer.epoch == 3
+    assert asked == [SESSION]
 
 
 def test_the_head_is_what_the_store_says_of_the_newest_version() -> None:

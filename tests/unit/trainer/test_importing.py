@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,22 +14,25 @@ import torch
 from safetensors.torch import save_file
 
 from weightstore.errors import (
+    CommitUnknownError,
     InputRefusedError,
     StepConflictError,
     StepOrderError,
     StorageFailedError,
     StoreOwnedError,
 )
+from weightstore.format.keys import log_key
 from weightstore.format.records import VersionRecord
 from weightstore.history.import_plan import plan_import
-from weightstore.ids import RunId
+from weightstore.ids import RunId, Slot
+from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.memory import MemoryBlobStore
-from weightstore.testing.faults import cuts
+from weightstore.testing.faults import Call, Fault, LossyBlobs, Method, cuts
 from weightstore.testing.trainer_lab import TrainerLab
 from weightstore.trainer import files
 from weightstore.trainer.files import open_files
-from weightstore.trainer.importing import import_checkpoint
+from weightstore.trainer.importing import Imported, import_checkpoint
 
 TENSORS = {
     "b": torch.arange(3, dtype=torch.uint8),
@@ -57,6 +61,10 @@ def at_end() -> Iterator[ExitStack]:
 def run_import(
     lab: TrainerLab, path: Path, step: int = 0, *, take_over: bool = False
 ) -> VersionRecord:
+    return imported(lab, path, step, take_over=take_over).record
+
+
+def imported(lab: TrainerLab, path: Path, step: int = 0, *, take_over: bool = False) -> Imported:
     return import_checkpoint(
         lab.blobs,
         lab.log,
@@ -86,6 +94,25 @@ def test_a_checkpoint_becomes_a_version_and_its_claim_is_closed(checkpoint: Path
     assert lab.log.tail().now.claim is None
     assert lab.bits(1) == bits_of_tensors()
     assert {one.name for one in lab.plan().full_form.files} >= {"config.json", "model.safetensors"}
+
+
+def test_an_import_says_what_it_leaves_behind_and_says_it_again(checkpoint: Path) -> None:
+    (checkpoint / "caf\u00e9.json").write_text("{}")
+    (checkpoint / "two words.txt").write_text("x")
+    (checkpoint / "optimizer.pt").write_text("x")
+    (checkpoint / ".gitattributes").write_text("x")
+    (checkpoint / "original").mkdir()
+    lab = TrainerLab(MemoryBlobStore()).create()
+    for _ in range(2):
+        skipped = dict(imported(lab, checkpoint).skipped)
+        assert set(skipped) == {
+            "caf\u00e9.json", "two words.txt", "optimizer.pt", ".gitattributes", "original",
+        }  # fmt: skip
+        assert "printable ASCII" in skipped["caf\u00e9.json"]
+        assert "printable ASCII" in skipped["two words.txt"]
+        assert "another form" in skipped["optimizer.pt"]
+        assert skipped["original"] == "a directory"
+        assert skipped[".gitattributes"] == "a hidden file"
 
 
 def test_importing_again_is_the_same_version(checkpoint: Path) -> None:
@@ -200,23 +227,31 @@ def replace_all(single: Path) -> None:
     other.replace(single)
 
 
-@pytest.fixture(params=[256, 0])
-def open_files_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Files that stay open, and files that are opened for each range."""
-    count: int = request.param
-    monkeypatch.setattr(files, "OPEN_FILES_MAX", count)
-    return count
+@pytest.fixture(params=[2, 1])
+def limits(request: pytest.FixtureRequest) -> Limits:
+    """The second of two files stays open, or is opened for each range."""
+    return Limits(open_file_count=request.param)
+
+
+@pytest.fixture
+def second(checkpoint: Path) -> Path:
+    """The file with all tensors but one, of a checkpoint of two files."""
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    file = (checkpoint / "model.safetensors").rename(checkpoint / names[1])
+    save_file({"first": torch.zeros(2)}, checkpoint / names[0])
+    weight_map = {"first": names[0], **dict.fromkeys(TENSORS, names[1])}
+    index = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (checkpoint / "model.safetensors.index.json").write_text(index)
+    return file
 
 
 def test_two_checkpoints_under_one_name_are_never_mixed(
-    checkpoint: Path, at_end: ExitStack, open_files_max: int
+    second: Path, at_end: ExitStack, limits: Limits
 ) -> None:
-    lab = TrainerLab(MemoryBlobStore()).create()
-    single = checkpoint / "model.safetensors"
-    found = dict(open_files(single, lab.settings.limits, at_end))
+    found = dict(open_files(second.parent, limits, at_end))
     first = found["m"].read(0, 10).tobytes()
-    replace_all(single)
-    if open_files_max:
+    replace_all(second)
+    if limits.open_file_count > 1:
         both = first + found["m"].read(10, 69_990).tobytes()
         assert both == bits_of_tensors()["m"]
     else:
@@ -224,16 +259,15 @@ def test_two_checkpoints_under_one_name_are_never_mixed(
             found["m"].read(10, 69_990)
 
 
-@pytest.mark.usefixtures("open_files_max")
-def test_a_file_that_was_changed_in_place_is_an_error(checkpoint: Path, at_end: ExitStack) -> None:
-    lab = TrainerLab(MemoryBlobStore()).create()
-    single = checkpoint / "model.safetensors"
-    found = dict(open_files(single, lab.settings.limits, at_end))
+def test_a_file_that_was_changed_in_place_is_an_error(
+    second: Path, at_end: ExitStack, limits: Limits
+) -> None:
+    found = dict(open_files(second.parent, limits, at_end))
     found["m"].read(0, 10)
-    with single.open("r+b") as stream:
+    with second.open("r+b") as stream:
         stream.seek(-1, os.SEEK_END)
         stream.write(b"?")
-    os.utime(single, ns=(1, 1))
+    os.utime(second, ns=(1, 1))
     with pytest.raises(InputRefusedError, match="was changed while tensor 'm'"):
         found["m"].read(10, 10)
 
@@ -284,3 +318,35 @@ def test_what_is_no_step_is_refused_before_the_claim(checkpoint: Path, step: int
         run_import(lab, checkpoint, step=step)
     assert lab.log.tail() == before
     assert not list(lab.blobs.list("anchors/"))
+
+
+def test_an_import_whose_claim_cannot_be_closed_has_not_failed(checkpoint: Path) -> None:
+    """Its version is committed: "nothing became visible" would be a lie."""
+    inner = MemoryBlobStore()
+    TrainerLab(inner).create()
+    close_key = log_key(Slot(3))
+    blobs = LossyBlobs(inner, lambda call: Fault.UNAVAILABLE if call.key == close_key else None)
+    assert run_import(TrainerLab(blobs, "lossy"), checkpoint).version == 1
+    again = TrainerLab(inner, "again")
+    assert again.log.tail().now.claim is not None
+    assert run_import(again, checkpoint, take_over=True).version == 1
+
+
+def test_an_import_of_unknown_outcome_is_not_told_as_a_claim_that_cannot_be_closed(
+    checkpoint: Path,
+) -> None:
+    inner = MemoryBlobStore()
+    TrainerLab(inner).create()
+    record_key = log_key(Slot(2))
+    is_dead = False
+
+    def fault(call: Call) -> Fault | None:
+        nonlocal is_dead
+        is_record = call.method is Method.PUT and call.key == record_key
+        was_dead, is_dead = is_dead, is_dead or is_record
+        return Fault.UNAVAILABLE if was_dead else Fault.LOST_ANSWER if is_dead else None
+
+    with pytest.raises(CommitUnknownError) as caught:
+        run_import(TrainerLab(LossyBlobs(inner, fault), "lossy"), checkpoint)
+    assert any("closing failed too" in note for note in caught.value.__notes__)
+    assert run_import(TrainerLab(inner, "again"), checkpoint, take_over=True).version == 1

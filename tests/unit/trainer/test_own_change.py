@@ -13,6 +13,7 @@ from weightstore.errors import WrongBaseError
 from weightstore.history.workers import Workers
 from weightstore.ids import Sha256
 from weightstore.layout.boxes import cut_flat
+from weightstore.settings import Settings
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.trainer_lab import Weights, changed, lab_settings, small_weights
 from weightstore.trainer.baseline import Baseline, plan_layout
@@ -50,7 +51,7 @@ class Bed:
                 lambda: next(keys),
                 uploader=uploader,
                 rank=0,
-                pack_size_bytes=512,
+                settings=Settings(pack_size_bytes=512),
             )
             DetectionPass(
                 Binding(self.schema, open_tensors(AFTER), CastRules()),

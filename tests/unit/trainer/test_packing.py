@@ -17,7 +17,7 @@ from weightstore.format.pack import PackReader, TensorPlace
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec
-from weightstore.settings import Limits
+from weightstore.settings import Limits, Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.faults import Call, Fault, LossyBlobs, every
@@ -46,7 +46,7 @@ def sink_of(blobs: BlobStore, uploader: Executor, pack_size_bytes: int) -> PackS
         lambda: next(keys),
         uploader=uploader,
         rank=3,
-        pack_size_bytes=pack_size_bytes,
+        settings=Settings(pack_size_bytes=pack_size_bytes),
     )
 
 

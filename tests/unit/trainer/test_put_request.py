@@ -17,4 +17,4 @@ def test_any_integer_type_is_a_step() -> None:
 @pytest.mark.parametrize("step", [-1, MAX_INTEGER + 1, "7", 1.5, True, None])
 def test_anything_else_is_refused_by_name(step: int) -> None:
     with pytest.raises(InputRefusedError, match=r"rewind_to=.* is no step"):
-        checked_step(step, "rewind_to=")
+        checked_step(step, "rewind_to")

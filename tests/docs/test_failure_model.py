@@ -1,0 +1,84 @@
+"""Every row of the failure model names tests that are there and are run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/failure-model.md"
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(?:(Test\w+)::)?(test_\w+)`")
+COLUMNS = ["fault", "noticed by", "outcome for writer and reader", "what to do", "test"]
+# Each has a row whose fault says so.
+FAULTS = [
+    "kill -9 in `init`", "kill -9 in a put", "kill -9 in attach, import, tag or retire",
+    "kill -9 in checkout to a file, export, verify", "kill -9 in the recovery", "loss of power",
+    "enospc", "eio from an fsync", "read-only", "short writes", "zombie trainer",
+    "two trainers", "answer to a commit is lost", "request is lost", "no answer",
+    "any changed byte", "missing pack", "missing manifest, schema or digest table",
+    "file of a full form", "log is cut short", "any bytes in any stored object", "bomb",
+    "retired under its reader", "clock jumps", "fork", "index is lost", "`head` is garbage",
+    "newer format",
+]  # fmt: skip
+
+
+def rows() -> list[list[str]]:
+    """The cells of each row of each table, without heads and rules."""
+    found = [
+        [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("|")
+    ]
+    return [row for row in found if row != COLUMNS and not set("".join(row)) <= set("-|")]
+
+
+@cache
+def collected(path: Path) -> frozenset[tuple[str, str]]:
+    """Class (or nothing) and name of each test that pytest collects from a file."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(("", node.name))
+        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
+            found.update(
+                (node.name, each.name) for each in node.body if isinstance(each, ast.FunctionDef)
+            )
+    return frozenset(pair for pair in found if pair[1].startswith("test_"))
+
+
+def test_every_row_is_complete_and_names_tests_that_are_collected() -> None:
+    assert len(rows()) > 40
+    wrong = []
+    for row in rows():
+        assert len(row) == len(COLUMNS), row
+        assert all(row), row
+        tests = TEST.findall(row[-1])
+        assert "<br>".join(f"`{path}::{name}`" for path, _, name in tests) == row[-1] or any(
+            owner for _, owner, _ in tests
+        ), row[-1]
+        for path, owner, name in tests:
+            file = ROOT / path
+            runs = file.name.startswith("test_") and file.exists()
+            if not runs or (owner, name) not in collected(file):
+                wrong.append(f"{path}::{name}")
+    assert not wrong
+
+
+def test_every_kind_of_fault_has_a_row() -> None:
+    faults = [row[0].lower() for row in rows()]
+    assert not [wanted for wanted in FAULTS if not any(wanted in fault for fault in faults)]
+
+
+def test_the_tables_have_the_same_columns() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    heads = re.findall(r"(?m)^(\|.*\|)\n\|[-|]+\|$", text)
+    assert heads
+    assert set(heads) == {f"| {' | '.join(COLUMNS)} |"}
+
+
+def test_a_test_that_is_not_there_would_be_noticed() -> None:
+    here = collected(Path(__file__))
+    assert ("", "test_a_test_that_is_not_there_would_be_noticed") in here
+    assert ("", "rows") not in here

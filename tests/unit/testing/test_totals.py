@@ -1,0 +1,129 @@
+"""Totals are kept by any number of processes, and none is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from weightstore.testing.totals import FILE_NAME, add, default_path, example_count, totals
+
+ROOT = Path(__file__).parents[3]
+
+_EXAMPLES = """
+from hypothesis import assume, given, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+from pathlib import Path
+
+def seen(name):
+    with Path(__file__).with_name("seen").open("a") as file:
+        file.write(name)
+
+@given(st.integers())
+@settings(max_examples=30)
+def test_numbers(number):
+    assume(number % 7)
+    seen("n")
+
+@given(st.booleans())
+def test_few(flag):
+    seen("f")
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        seen("m")
+
+    @rule()
+    def step(self):
+        pass
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=5)
+"""
+
+
+def test_a_total_begins_at_0_and_grows(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    assert totals(file) == {}
+    add("sigkills", 3, path=file)
+    add("crash_states", 0, path=file)
+    add("sigkills", 4, path=file)
+    assert totals(file) == {"crash_states": 0, "sigkills": 7}
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_a_total_never_falls(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="only grows"):
+        add("sigkills", -1, path=tmp_path / FILE_NAME)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["[]", '{"sigkills": "1"}', '{"sigkills": true}', "{"])
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, text: str) -> None:
+    file = tmp_path / FILE_NAME
+    file.write_text(text, encoding="ascii")
+    with pytest.raises(ValueError, match=r"no totals|Expecting"):
+        add("sigkills", 1, path=file)
+    assert file.read_text(encoding="ascii") == text
+
+
+def test_by_default_the_file_lies_at_the_top_of_the_checkout() -> None:
+    assert default_path() == ROOT / FILE_NAME
+
+
+def test_no_count_of_several_processes_is_lost(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    with ProcessPoolExecutor(4, mp_context=get_context("forkserver")) as processes:
+        for future in [processes.submit(_add_often, file) for _ in range(4)]:
+            future.result()
+    assert totals(file) == {"sigkills": 4 * 25}
+
+
+def test_the_examples_that_hypothesis_describes_are_counted() -> None:
+    described = """x.py::test:
+
+  - during generate phase (0.01 seconds):
+    - Typical runtimes: < 1ms, of which < 1ms in data generation
+    - 41 passing, 1 failing, and 17 invalid test cases
+    - Found 1 distinct error in this phase
+
+  - during shrink phase (0.02 seconds):
+    - Typical runtimes: < 1ms, of which < 1ms in data generation
+    - 2 passing, 3 failing, and 1 invalid test cases
+    - Tried 6 shrinks of which 2 were successful
+"""
+    assert example_count(described) == 47
+    assert example_count("") == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_session_adds_the_examples_that_its_tests_have_run(
+    tmp_path: Path, workers: int
+) -> None:
+    """With the hook of this checkout, in one process and under xdist."""
+    hook = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    elsewhere = (
+        "totals.default_path = lambda: __import__('pathlib').Path(__file__).parent / 'out'\n"
+    )
+    (tmp_path / "conftest.py").write_text(hook + elsewhere, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    (tmp_path / "test_examples.py").write_text(_EXAMPLES, encoding="utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", str(workers), str(tmp_path)],
+        check=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    seen = (tmp_path / "seen").read_text(encoding="ascii")
+    assert totals(tmp_path / "out")["hypothesis_examples"] == len(seen)
+    assert (seen.count("n"), seen.count("f"), seen.count("m")) == (30, 2, 5)
+
+
+def _add_often(file: Path) -> None:
+    for _ in range(25):
+        add("sigkills", 1, path=file)

@@ -1,0 +1,97 @@
+"""Totals of what test runs have done, in one file that any number of processes add to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from weightstore.storage.durable import replace_durably
+
+FILE_NAME = "faults.json"
+
+_EXAMPLES = re.compile(r"- (\d+) passing, (\d+) failing, and \d+ invalid test cases")
+
+
+def add(name: str, count: int, *, path: Path | None = None) -> None:
+    """Add to a total, beginning at 0.
+
+    May be called from several processes and threads at once: no count is lost, and a reader
+    of the file sees it whole at any time.
+
+    After a crash: the file as it was, or with the count.
+
+    Args:
+        name: What was counted, such as `"sigkills"`.
+        count: How many more; 0 makes the total exist.
+        path: The file; by default `faults.json` at the top of the checkout.
+
+    Raises:
+        ValueError: the count is below 0, or the file holds something else than totals.
+        FileNotFoundError: no path is given and the package lies in no checkout.
+    """
+    if count < 0:
+        raise ValueError(f"a total only grows, but {name} would grow by {count}")
+    file = path or default_path()
+    with _locked(file.parent):
+        found = totals(file)
+        found[name] = found.get(name, 0) + count
+        text = json.dumps(dict(sorted(found.items())), indent=2) + "\n"
+        temporary = file.with_name(f".{file.name}.partial")
+        temporary.write_text(text, encoding="ascii")
+        replace_durably(temporary, file)
+
+
+def totals(path: Path | None = None) -> dict[str, int]:
+    """All totals so far; none if there is no file.
+
+    Raises:
+        ValueError: the file holds something else than totals.
+        FileNotFoundError: no path is given and the package lies in no checkout.
+    """
+    file = path or default_path()
+    try:
+        found = json.loads(file.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return {}
+    if not isinstance(found, dict) or not all(type(count) is int for count in found.values()):
+        raise ValueError(f"{file} holds no totals: remove it")
+    return found
+
+
+def default_path() -> Path:
+    """`faults.json` in the nearest directory above the package that has a `pyproject.toml`.
+
+    Raises:
+        FileNotFoundError: there is none, as for an installed package.
+    """
+    for parent in Path(__file__).resolve().parents:
+        if (parent / "pyproject.toml").is_file():
+            return parent / FILE_NAME
+    raise FileNotFoundError(f"no pyproject.toml above {__file__}: say where the totals are")
+
+
+def example_count(statistics: str) -> int:
+    """How many examples a test has run, as hypothesis' pytest plugin describes them.
+
+    Those that hypothesis threw away as invalid do not count.
+
+    Args:
+        statistics: The text that the plugin gives each test, `item.hypothesis_statistics`.
+    """
+    return sum(int(passing) + int(failing) for passing, failing in _EXAMPLES.findall(statistics))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep everybody else out; the kernel ends it with the process, however that ends."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
