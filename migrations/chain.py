@@ -30,6 +30,7 @@ from .log_1 import Prefix
 from .place import Place
 
 FIRST_FORMAT = 1
+FORMAT_SIZE_BYTES_MAX = 4_096
 TRY_COUNT_MAX = 16
 """How often a step is done again because the log moved while it was prepared."""
 _STEP_FILE = re.compile(r"from_([1-9][0-9]*)_to_([1-9][0-9]*)\.py")
@@ -117,6 +118,8 @@ def run(
     done = plan(root, folder)
     steps = find_steps(folder)
     place = Place(root)
+    # Another process may have raised it just now: "nothing to do" is said of what will last.
+    place.confirm("log")
     for step in _path(steps, done.format):
         _take(place, step, nonce, unix_ms)
     return done
@@ -154,9 +157,10 @@ def _take(place: Place, step: Step, nonce: Callable[[], str], unix_ms: int) -> N
     After a crash: perhaps some files that nothing names yet; or the step is done.
     """
     for _ in range(TRY_COUNT_MAX):
-        # What was found by reading must not vanish under what is built on it.
-        place.confirm("log")
         prefix = step.read_log(place)
+        # After the look, not before: a record that came in between would be built on, or
+        # reported as done, and could vanish with the power.
+        place.confirm("log")
         if prefix.now["format"] >= step.target:
             return
         step.convert(place, prefix)
@@ -182,13 +186,13 @@ def _existing(root: Path) -> Path:
 
 def _current_format(place: Place, steps: dict[int, Step]) -> int:
     """The format in force: the one that `FORMAT` says, raised by the log."""
-    data = place.read("FORMAT")
+    data = place.read("FORMAT", size_bytes_max=FORMAT_SIZE_BYTES_MAX)
     if data is None:
         raise NoStoreError(f"{place.root} has no FORMAT")
     try:
         value = json.loads(data)
         began, magic = value["format"], value["magic"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NoStoreError(f"the FORMAT of {place.root} is of something else") from error
     if magic != "weightstore" or type(began) is not int or began < FIRST_FORMAT:
         raise NoStoreError(f"the FORMAT of {place.root} is of something else")

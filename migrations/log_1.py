@@ -7,26 +7,23 @@ format that changes a rule brings a module of its own. Records are plain JSON va
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from .failures import DamagedStoreError, NewerStoreError, NoStoreError
+from .failures import NoStoreError
 from .place import Place
+from .record_1 import encode, parse
 
 Value = dict[str, Any]
 
+RECORD_SIZE_BYTES_MAX = 65_536
 INTENT_COUNT_MAX = 64
 RANGE_COUNT_MAX = 256
 FEATURE_COUNT_MAX = 64
 _TRAINER_ANCHOR = re.compile(r"(?=\.*[a-z0-9_])[a-z0-9_.]{1,64}(-(?:0|[1-9][0-9]{0,18})){3}\Z")
-_COMMON = (
-    "kind", "slot", "parent_sha256", "epoch", "run", "session", "commit_id", "written_unix_ms",
-    "now",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,23 +67,18 @@ def log_key(slot: int) -> str:
     return f"log/{slot:020d}"
 
 
-def encode(value: object) -> bytes:
-    """Canonical JSON."""
-    return json.dumps(
-        value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
-    ).encode("utf-8")
-
-
 def read_log(place: Place) -> Prefix:
     """Every record from the first one, judged and summed up.
 
     Raises:
         NoStoreError: there is no first record.
-        DamagedStoreError: a record does not parse, or is of another slot.
+        DamagedStoreError: a record does not parse, is of another slot, or is no plain file.
         NewerStoreError: a record of a kind that this format does not have.
     """
     prefix = empty_prefix()
-    while (data := place.read(log_key(prefix.next_slot))) is not None:
+    while (
+        data := place.read(log_key(prefix.next_slot), size_bytes_max=RECORD_SIZE_BYTES_MAX)
+    ) is not None:
         prefix = advance(prefix, data)
     if prefix.next_slot == 0:
         raise NoStoreError(f"{place.root} has no log")
@@ -102,26 +94,6 @@ def advance(prefix: Prefix, data: bytes) -> Prefix:
     record = parse(data, prefix.next_slot)
     now = prefix.now if any(_broken(prefix, record)) else state_after(prefix.now, record)
     return Prefix(prefix.next_slot + 1, hashlib.sha256(data).hexdigest(), now)
-
-
-def parse(data: bytes, slot: int) -> Value:
-    """A record, in the one form that it may have.
-
-    Raises:
-        DamagedStoreError, NewerStoreError: as `read_log`.
-    """
-    try:
-        record = json.loads(data)
-        is_canonical = encode(record) == data
-    except ValueError as error:
-        raise DamagedStoreError(f"log record {slot} is no JSON") from error
-    if not is_canonical or not isinstance(record, dict) or any(n not in record for n in _COMMON):
-        raise DamagedStoreError(f"log record {slot} is no record")
-    if record["kind"] not in _BROKEN:
-        raise NewerStoreError(f"log record {slot} is of the unknown kind {record['kind']!r}")
-    if record["slot"] != slot:
-        raise DamagedStoreError(f"log record {slot} says that it is record {record['slot']}")
-    return record
 
 
 def state_after(now: Value, record: Value) -> Value:

@@ -105,7 +105,8 @@ def _kind(plain: Any, info: ArgumentInfo | OptionInfo) -> str:  # noqa: ANN401 -
         return f"{_kind(get_args(plain)[0], info)}, repeatable"
     if get_origin(plain) is Literal:
         return " or ".join(get_args(plain))
-    said = _KINDS[plain]
+    # A path that is kept as the text it was given as is still one to whoever types it.
+    said = _KINDS[Path if info.path_type is str else plain]
     if info.min is not None:
         said += f" from {info.min}"
     return said + (f" to {info.max}" if info.max is not None else "")
@@ -137,6 +138,7 @@ def page() -> str:
         "  standard error, with `code`, `message`, `do` and `facts`.",
         "- Bash, zsh and fish complete commands, options and, after the store, versions:",
         "  `weightstore --install-completion` sets it up, `--show-completion` prints it.",
+        "- `weightstore --version` prints the version of the package and of the store's format.",
         "",
         "| exit code | |",
         "|---|---|",

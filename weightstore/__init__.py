@@ -10,16 +10,44 @@ from weightstore.errors import WeightStoreError
 
 if typing.TYPE_CHECKING:
     from weightstore.settings import Limits, Settings
-    from weightstore.store import Checkout, VersionInfo, WeightStore
+    from weightstore.store import (
+        Checkout,
+        DoctorReport,
+        MigrationPlan,
+        VersionInfo,
+        WeightStore,
+        examine,
+        migrate_store,
+        plan_migration,
+    )
 
-__all__ = ["Checkout", "Limits", "Settings", "VersionInfo", "WeightStore", "WeightStoreError"]
+    __version__: str
+
+__all__ = [
+    "Checkout",
+    "DoctorReport",
+    "Limits",
+    "MigrationPlan",
+    "Settings",
+    "VersionInfo",
+    "WeightStore",
+    "WeightStoreError",
+    "examine",
+    "migrate_store",
+    "plan_migration",
+]
 
 _HOMES = {
     "Checkout": "weightstore.store",
+    "DoctorReport": "weightstore.store",
     "Limits": "weightstore.settings",
+    "MigrationPlan": "weightstore.store",
     "Settings": "weightstore.settings",
     "VersionInfo": "weightstore.store",
     "WeightStore": "weightstore.store",
+    "examine": "weightstore.store",
+    "migrate_store": "weightstore.store",
+    "plan_migration": "weightstore.store",
 }
 
 
@@ -31,6 +59,8 @@ if not typing.TYPE_CHECKING:
         The command line must have hold of Ctrl-C before it loads what takes half a second,
         and this module is loaded before any other of the package.
         """
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("weightstore")
         if name in {"settings", "store"}:
             return importlib.import_module(f"weightstore.{name}")
         if name not in _HOMES:

@@ -96,15 +96,16 @@ def texts_by_text(value: object, what: str) -> dict[str, str]:
     }
 
 
-def choice(value: object, what: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is one of a closed set of texts.
+def choice(value: T, what: str, choices: tuple[str, ...]) -> T:
+    """One of a closed set of texts.
 
     Raises:
-        InputRefusedError: it is not.
+        InputRefusedError: it is none of them.
     """
     if not isinstance(value, str) or value not in choices:
         words = " or ".join(repr(one) for one in choices)
         raise _refused(value, what, "choice", f"Give {words}.")
+    return value
 
 
 def timeout_s(value: object) -> float | None:
@@ -152,6 +153,22 @@ def path_text(value: object, what: str) -> str:
 def path(value: object, what: str) -> Path:
     """A path; as `path_text`."""
     return Path(path_text(value, what))
+
+
+def place_text(value: object, what: str) -> str:
+    """The path of a store, as its text.
+
+    Raises:
+        InputRefusedError: it is a URL, or as for `path_text`.
+    """
+    found = path_text(value, what)
+    if "://" in found:
+        raise InputRefusedError(
+            f"{found} is a URL, and object storage is not there yet: stores are local directories",
+            do="Give the directory of a store.",
+            facts={what: found},
+        )
+    return found
 
 
 def expanded(given: Path) -> Path:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Clock(Protocol):
     """What the product may know of time. No correctness path compares wall clocks."""
 
@@ -27,6 +28,7 @@ class Clock(Protocol):
         ...
 
 
+@runtime_checkable
 class Entropy(Protocol):
     """Where unguessable, never repeated names come from."""
 

@@ -34,6 +34,8 @@ class Limits:
             taken nothing.
         replan_count: Times that a plan of what to keep is made anew because somebody else
             retired versions meanwhile.
+        claim_try_count: Looks at a claim that was refused for an owner of the past.
+        owner_lock_try_count: Tries to lock the file of a session while others look at it.
         index_size_bytes: The index of a log never grows above this.
         index_miss_count: Reads that the index could not answer before it is extended.
         index_extension_count: Records that it is extended by at once.
@@ -73,6 +75,8 @@ class Limits:
     delete_try_count: int = 3
     failed_send_count: int = 4
     replan_count: int = 8
+    claim_try_count: int = 3
+    owner_lock_try_count: int = 32
     index_size_bytes: int = 8 * GIB
     index_miss_count: int = 32
     index_extension_count: int = 256

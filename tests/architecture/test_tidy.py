@@ -58,7 +58,6 @@ PRINTS_ALLOWED = "weightstore/cli/"
 # Modules that no test names, and what tests them instead.
 _SESSION = "tests/unit/trainer through TrainerLab: a session is attached, publisher and all"
 TESTED_THROUGH: dict[str, str] = {
-    "weightstore.history.pack_jobs": "tests/unit/history/test_replay.py",
     "weightstore.trainer.attach": _SESSION,
     "weightstore.trainer.attempt": _SESSION,
     "weightstore.trainer.publisher": _SESSION,

@@ -21,7 +21,7 @@ assert weightstore.__file__.startswith(sys.argv[1]), weightstore.__file__
 migrating.load_migrations()
 print(sys.modules["weightstore._migrations.chain"].__file__)
 from weightstore.cli import main
-main(["migrate", sys.argv[2], "--check"])
+main(["migrate", sys.argv[2], "--dry-run"])
 """
 
 

@@ -116,6 +116,7 @@ NEEDS = [
 ]
 
 _BY_DESIGN = "asks whether folders can be synced here at all, before anything depends on it"
+_UNSEEN = "tells a baseline that was begun from a user's file; it is written through a map, unseen"
 _PROVEN = "a baseline is proven by digest before it is used; syncing it saves a checkout"
 HARMLESS = {
     (CHECK, "log/"): _BY_DESIGN,
@@ -125,6 +126,7 @@ HARMLESS = {
     (NAME, ROOT): "FORMAT: its maker confirms the folder before the log rests on it",
     (FOUND, ROOT): "FORMAT: making log/ durable syncs the same folder; kept for other stores",
     (FOUND_FOLDERS, "manifests/"): "whoever put an object there has synced the folder's name",
+    ("durable.sync_path < FilePlace.create", OUTSIDE): _UNSEEN,
     (f"{SOURCE} < durable.replace_durably < {BASELINE}", OUTSIDE): _PROVEN,
     (f"{REPLACE} < {BASELINE}", OUTSIDE): _PROVEN,
     (f"{SOURCE} < durable.link_durably < export._finished", OUTSIDE): (

@@ -16,6 +16,7 @@ import weightstore
 from weightstore.codec.codec import PieceWorker
 from weightstore.codec.piece import EncodeResult, Piece, Streams, ValueCoding, hash_streams
 from weightstore.errors import CorruptError, InputRefusedError
+from weightstore.format import pack
 from weightstore.history.checkout import checkout_into
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
@@ -143,6 +144,7 @@ WAYS: Mapping[str, Callable[[WeightStore, RealVersions, Path], object]] = {
     "export": lambda store, _, folder: store.export(2, folder / "x"),
     "verify": lambda store, _, __: store.verify(2),
     "verify by scan": lambda store, _, __: store.verify(2, scan=True),
+    "diff": lambda store, _, __: store.diff(1, 2),
     "attach": attach,
 }
 
@@ -174,14 +176,21 @@ def test_a_bomb_in_any_stream_is_refused(index: int) -> None:
 
 
 @pytest.mark.parametrize("raw_size_bytes", [BOMB_SIZE_BYTES, 70_000 * 2, 2**32 - 1])
-def test_a_piece_that_vouches_for_its_bomb_is_refused(raw_size_bytes: int) -> None:
-    # The pack's own builder refuses sizes that no reader takes; those never reach a store.
-    try:
+def test_a_piece_that_vouches_for_its_bomb_is_refused(
+    raw_size_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pack's own builder reads what it has built, and refuses sizes that no reader takes.
+    # An enemy's builder does not.
+    with monkeypatch.context() as enemy:
+        enemy.setattr(pack, "PieceIndex", lambda *_: None)
         store, _ = bombed_store(BOMBS["says so"], raw_size_bytes=raw_size_bytes)
-    except InputRefusedError:
-        assert raw_size_bytes > 70_000 * 2
-        return
     refused_in_little_memory(lambda: store.checkout(2))
+    assert store.checkout(1).info.version == 1
+
+
+def test_our_own_builder_makes_no_pack_that_vouches_for_a_bomb() -> None:
+    with pytest.raises(InputRefusedError, match="these pieces make no pack"):
+        bombed_store(BOMBS["says so"], raw_size_bytes=BOMB_SIZE_BYTES)
 
 
 def test_a_bomb_in_a_delta_beside_a_full_form_is_found() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ from weightstore.format.manifest import DeltaForm, PackRef
 from weightstore.format.pack import PackBuilder, TensorPlace
 from weightstore.history.chain import CheckoutPlan
 from weightstore.history.checkout import checkout, checkout_into, verify_plan
+from weightstore.history.diff import diff_versions
 from weightstore.layout.boxes import Box
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec, Units
 from weightstore.settings import Settings
-from weightstore.storage.blobs import BlobStore
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.real_versions import RealVersions, _Names, next_weights, random_weights
 
@@ -79,6 +79,17 @@ def packs_of(plan: CheckoutPlan) -> tuple[PackRef, ...]:
     return plan.manifest.delta.packs
 
 
+def diffs_of(versions: RealVersions) -> tuple[Callable[[], object], ...]:
+    """Both ways to say what version 2 changes: from its packs, and from its bits."""
+    plans = [versions.plan(record) for record in versions.records]
+    return tuple(
+        lambda counts=counts: diff_versions(
+            versions.blobs, plans[0], plans[1], Settings(), counts=counts
+        )
+        for counts in (True, False)
+    )
+
+
 def refused_as_overlap(versions: RealVersions, name: str, settings: Settings) -> None:
     """Every way to read names the tensor and both packs, and targets keep their bits."""
     plan = versions.plan()
@@ -89,6 +100,7 @@ def refused_as_overlap(versions: RealVersions, name: str, settings: Settings) ->
         lambda: verify_plan(versions.blobs, plan, settings),
         lambda: checkout(versions.blobs, plan, settings),
         lambda: checkout_into(versions.blobs, plan, targets, settings),
+        *diffs_of(versions),
     ):
         with pytest.raises(CorruptObjectError, match="change the same units") as caught:
             read()
@@ -186,9 +198,10 @@ def test_two_packs_of_crossing_columns_are_refused(columns: tuple[int, int]) -> 
     versions.put(next_weights(WEIGHTS, 1))
     plan = versions.plan()
     keys = tuple(pack.key for pack in packs_of(plan))
-    with pytest.raises(CorruptObjectError, match="change the same units") as caught:
-        verify_plan(versions.blobs, plan, Settings())
-    assert caught.value.facts == {"version": 2, "tensor": "large", "keys": keys}
+    for read in (lambda: verify_plan(versions.blobs, plan, Settings()), *diffs_of(versions)):
+        with pytest.raises(CorruptObjectError, match="change the same units") as caught:
+            read()
+        assert caught.value.facts == {"version": 2, "tensor": "large", "keys": keys}
 
 
 class Miscounting(RealVersions):
@@ -210,15 +223,13 @@ class Miscounting(RealVersions):
         )
 
 
-def miscounting(
-    piece_moves: tuple[int, int], more_changes: int, *, full: bool
-) -> tuple[BlobStore, CheckoutPlan]:
+def miscounting(piece_moves: tuple[int, int], more_changes: int, *, full: bool) -> RealVersions:
     """Version 2 of two packs, with counts that its manifest makes up."""
     versions = Miscounting(MemoryBlobStore(), SCHEMA, pieces_per_pack=2, piece_unit_count=30_000)
     versions.put(WEIGHTS)
     versions.piece_moves, versions.more_changes = piece_moves, more_changes
     versions.put(next_weights(WEIGHTS, 1), full=full)
-    return versions.blobs, versions.plan()
+    return versions
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["delta", "both forms"])
@@ -226,17 +237,21 @@ def miscounting(
 def test_a_pack_of_other_pieces_than_the_manifest_says_is_refused(
     piece_moves: tuple[int, int], *, full: bool
 ) -> None:
-    blobs, plan = miscounting(piece_moves, 0, full=full)
-    with pytest.raises(CorruptObjectError, match="pieces, the manifest says") as caught:
-        verify_plan(blobs, plan, Settings())
-    assert caught.value.facts == {"version": 2, "key": packs_of(plan)[0].key}
+    versions = miscounting(piece_moves, 0, full=full)
+    plan = versions.plan()
+    for read in (lambda: verify_plan(versions.blobs, plan, Settings()), *diffs_of(versions)):
+        with pytest.raises(CorruptObjectError, match="pieces, the manifest says") as caught:
+            read()
+        assert caught.value.facts == {"version": 2, "key": packs_of(plan)[0].key}
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["delta", "both forms"])
 def test_packs_of_other_changes_than_the_manifest_says_are_refused(*, full: bool) -> None:
-    blobs, plan = miscounting((0, 0), 1, full=full)
-    with pytest.raises(CorruptObjectError, match="the manifest says 4 and"):
-        verify_plan(blobs, plan, Settings())
+    versions = miscounting((0, 0), 1, full=full)
+    plan = versions.plan()
+    for read in (lambda: verify_plan(versions.blobs, plan, Settings()), *diffs_of(versions)):
+        with pytest.raises(CorruptObjectError, match="the manifest says 4 and"):
+            read()
 
 
 class Watched(MemoryBlobStore):

@@ -11,11 +11,8 @@ import pytest
 from weightstore.errors import WeightStoreError
 from weightstore.format.canonical import decode_json, encode_json, encode_model
 from weightstore.format.format_file import decode_format_file
-from weightstore.format.manifest import PackRef, decode_manifest
-from weightstore.format.objects import ObjectRef
+from weightstore.format.manifest import decode_manifest
 from weightstore.format.receipts import (
-    OpenReceipt,
-    RankReceipt,
     decode_open_receipt,
     decode_rank_receipt,
     encode_receipt,
@@ -29,39 +26,13 @@ from weightstore.format.records import (
     decode_record,
     encode_record,
 )
-from weightstore.ids import Attempt, CommitId, Epoch, RunId, SessionId, Sha256, Step, VersionId
+from weightstore.ids import Sha256, VersionId
 from weightstore.layout.schema import Schema
 from weightstore.testing.real_versions import ThreeVersions, three_versions
+from weightstore.testing.receipts import OPEN_RECEIPT, RANK_RECEIPT
 
 Decode = Callable[[bytes], object]
-SHA = Sha256("ab" * 32)
 THREE: ThreeVersions = three_versions()
-OPEN = OpenReceipt(
-    run=RunId("grpo"),
-    epoch=Epoch(1),
-    session=SessionId("a" * 32),
-    version=VersionId(1),
-    attempt=Attempt(1),
-    commit_id=CommitId("b" * 32),
-    deadline_unix_ms=1,
-    host="node",
-    process=1,
-)
-RANK = RankReceipt(
-    run=OPEN.run,
-    epoch=OPEN.epoch,
-    session=OPEN.session,
-    version=OPEN.version,
-    attempt=OPEN.attempt,
-    commit_id=OPEN.commit_id,
-    rank=0,
-    step=Step(1),
-    schema_id=SHA,
-    packs=(PackRef(key="p", size_bytes=9, sha256=SHA, rank=0, piece_count=1),),
-    changed_count=1,
-    before=ObjectRef(key="x", size_bytes=1, sha256=SHA),
-    after=ObjectRef(key="y", size_bytes=0, sha256=SHA),
-)
 
 
 def stored_records() -> Iterator[RecordBase]:
@@ -99,8 +70,16 @@ def documents() -> Iterator[tuple[str, bytes, Decode]]:
         manifest = THREE.versions.plan(version).manifest
         yield f"manifest {version.version}", encode_model(manifest), manifest_decoder(version)
     yield "schema", THREE.versions.schema.to_bytes(), Schema.from_bytes
-    yield "open receipt", encode_receipt(OPEN), lambda data: decode_open_receipt(data, what="it")
-    yield "rank receipt", encode_receipt(RANK), lambda data: decode_rank_receipt(data, what="it")
+    yield (
+        "open receipt",
+        encode_receipt(OPEN_RECEIPT),
+        lambda data: decode_open_receipt(data, what="it"),
+    )
+    yield (
+        "rank receipt",
+        encode_receipt(RANK_RECEIPT),
+        lambda data: decode_rank_receipt(data, what="it"),
+    )
     stored = THREE.blobs.get("FORMAT", max_size_bytes=1000)
     yield "FORMAT", stored, lambda data: decode_format_file(data, location="here")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -168,3 +169,7 @@ class TestPublishedFormats:
         target = old.copy()
         published_formats.apply_byte_xor(published_formats.encode_byte_xor(old, new), target)
         assert np.array_equal(target, new)
+
+
+def test_a_machine_names_the_kernel_by_major_and_minor_and_no_build() -> None:
+    assert re.fullmatch(r"\w+ \d+\.\d+ \w+", this_machine().system)

@@ -91,11 +91,21 @@ def test_texts_are_no_single_text_and_no_other_things() -> None:
 
 
 def test_a_choice_is_one_of_a_closed_set() -> None:
-    arguments.choice("refuse", "missing", ("refuse", "unchanged"))
+    assert arguments.choice("refuse", "missing", ("refuse", "unchanged")) == "refuse"
     for value in ("bogus", None, ["refuse"], True):
         with pytest.raises(InputRefusedError, match="missing=") as caught:
             arguments.choice(value, "missing", ("refuse", "unchanged"))
         assert "'refuse' or 'unchanged'" in caught.value.do
+
+
+def test_a_place_is_a_path_and_no_url() -> None:
+    assert arguments.place_text(Path("policy"), "location") == "policy"
+    for value in ("s3://bucket/policy", "file:///policy"):
+        with pytest.raises(InputRefusedError, match="object storage is not there yet") as caught:
+            arguments.place_text(value, "location")
+        assert caught.value.facts == {"location": value}
+    with pytest.raises(InputRefusedError, match="location="):
+        arguments.place_text(3, "location")
 
 
 @pytest.mark.parametrize("value", [0, 1.5, np.float32(1.5), np.int64(3), None, 1e9])

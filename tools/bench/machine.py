@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -39,10 +40,15 @@ def this_machine() -> Machine:
         cpu=_cpu_name(),
         core_count=len(os.sched_getaffinity(0)),
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        system=f"{platform.system()} {_kernel(platform.release())} {platform.machine()}",
         python=platform.python_version(),
         packages={name: importlib.metadata.version(name) for name in PACKAGES},
     )
+
+
+def _kernel(release: str) -> str:
+    """Major and minor number of a kernel: the rest of its release names one build of it."""
+    return ".".join(re.findall(r"\d+", release)[:2])
 
 
 def _cpu_name() -> str:

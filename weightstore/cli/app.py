@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+import weightstore
 from weightstore.cli import commands_care, commands_read, commands_write, demo
 from weightstore.cli.exit_codes import ExitCode, exit_code_of
 from weightstore.cli.output import err, print_error
 from weightstore.errors import WeightStoreError
+from weightstore.format.records import FORMAT_NUMBER
 
 
 class _Commands(TyperGroup):
@@ -44,6 +46,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 -- called by typer with the value
+    if wanted:
+        sys.stdout.write(f"weightstore {weightstore.__version__}, store format {FORMAT_NUMBER}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 commands_write.register(app)
 commands_read.register(app)
 commands_care.register(app)

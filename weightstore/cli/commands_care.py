@@ -8,18 +8,29 @@ from typing import Annotated
 
 import typer
 
-from weightstore.cli.completion import complete_selector
 from weightstore.cli.environment import environment_settings
 from weightstore.cli.exit_codes import ExitCode
-from weightstore.cli.options import JsonOption, QuietOption, StoreArgument
+from weightstore.cli.options import (
+    DryRunOption,
+    JsonOption,
+    NewArgument,
+    OldArgument,
+    QuietOption,
+    StoreArgument,
+)
 from weightstore.cli.output import out, print_json, print_table, progress_bars
-from weightstore.store import TensorChange, VersionDiff, WeightStore
-from weightstore.store.doctor import examine
-from weightstore.store.findings import Severity
-from weightstore.store.migrating import MigrationPlan, migrate_store, plan_migration
+from weightstore.store import (
+    MigrationPlan,
+    Severity,
+    TensorChange,
+    VersionDiff,
+    WeightStore,
+    examine,
+    migrate_store,
+    plan_migration,
+)
 
 LIMIT_MAX = 1_000_000
-_SELECTOR_HELP = "latest, a number, tag:NAME or RUN@STEP."
 _EXIT_CODES = {
     Severity.OK: ExitCode.OK,
     Severity.NOTE: ExitCode.OK,
@@ -45,19 +56,13 @@ def register(app: typer.Typer) -> None:
         epilog="Examples: weightstore doctor /data/policy; weightstore doctor /data/policy --deep. "
         "Exit codes: 0 nothing is wrong, 10 warnings, 11 errors."
     )(doctor)
-    app.command(epilog="Example: weightstore migrate /data/policy --check")(migrate)
+    app.command(epilog="Example: weightstore migrate /data/policy --dry-run")(migrate)
 
 
 def diff(
     store: StoreArgument,
-    old: Annotated[
-        str,
-        typer.Argument(metavar="OLD", help=_SELECTOR_HELP, autocompletion=complete_selector),
-    ],
-    new: Annotated[
-        str,
-        typer.Argument(metavar="NEW", help=_SELECTOR_HELP, autocompletion=complete_selector),
-    ] = "latest",
+    old: OldArgument,
+    new: NewArgument = "latest",
     *,
     counts: Annotated[
         bool,
@@ -80,7 +85,7 @@ def diff(
         WeightStore.open(store, settings=environment_settings()) as opened,
         progress_bars(quiet=quiet or as_json) as progress,
     ):
-        found = opened.diff(old, new, values=not counts, progress=progress)
+        found = opened.diff(old, new, counts=counts, progress=progress)
     shown = found.tensors[: limit or None]
     if as_json:
         print_json(_diff_document(found, shown))
@@ -127,23 +132,23 @@ def doctor(
             out.print(f"{each.check:<12} {each.what}", markup=False, soft_wrap=True)
             if each.do:
                 out.print(f"{'':<20} -> {each.do}", markup=False, soft_wrap=True)
+        if not report.is_deep:
+            out.print("the contents of objects were not hashed; --deep does that")
     raise typer.Exit(_EXIT_CODES[report.worst])
 
 
 def migrate(
     store: StoreArgument,
     *,
-    check: Annotated[
-        bool, typer.Option("--check", "--dry-run", help="Only say what would be done.")
-    ] = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Raise a store to the newest format that this release knows."""
-    plan = plan_migration(store) if check else migrate_store(store)
+    plan = plan_migration(store) if dry_run else migrate_store(store)
     if as_json:
-        print_json(asdict(plan) | {"done": not check and bool(plan.steps)})
+        print_json(asdict(plan) | {"done": not dry_run and bool(plan.steps)})
     else:
-        out.print(_migration_text(plan, is_done=not check), soft_wrap=True)
+        out.print(_migration_text(plan, is_done=not dry_run), soft_wrap=True)
 
 
 def _print_changes(shown: Sequence[TensorChange]) -> None:

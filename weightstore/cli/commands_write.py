@@ -13,9 +13,10 @@ import typer
 
 from weightstore.cli.environment import environment_settings
 from weightstore.cli.options import (
+    DryRunOption,
     JsonOption,
+    NamedArgument,
     QuietOption,
-    SelectorArgument,
     StoreArgument,
     TakeOverOption,
 )
@@ -28,7 +29,7 @@ from weightstore.cli.output import (
     progress_bars,
     size_text,
 )
-from weightstore.errors import InputRefusedError, VersionNotFoundError
+from weightstore.errors import InputRefusedError, NotAStoreError, VersionNotFoundError
 from weightstore.format import kept as kept_sets
 from weightstore.ids import VersionId
 from weightstore.store import RetireReport, WeightStore
@@ -58,12 +59,23 @@ def register(app: typer.Typer) -> None:
 
 def init(store: StoreArgument, *, as_json: JsonOption = False) -> None:
     """Make an empty store in a new or empty directory."""
-    with WeightStore.open(store, create=True) as opened:
+    opened, created = _opened_or_made(store)
+    with opened:
         facts = {"location": opened.location, "store_id": opened.store_id}
     if as_json:
-        print_json(facts)
-    else:
-        print_facts(facts)
+        print_json(facts | {"created": created})
+        return
+    print_facts(facts)
+    if not created:
+        out.print("is a store already; nothing was changed")
+
+
+def _opened_or_made(store: str) -> tuple[WeightStore, bool]:
+    """The store, and whether it had to be made."""
+    try:
+        return WeightStore.open(store), False
+    except NotAStoreError:
+        return WeightStore.open(store, create=True), True
 
 
 def import_(
@@ -128,6 +140,7 @@ def put(
     as_json: JsonOption = False,
 ) -> None:
     """Record a checkpoint as the next version: only the bits that changed are stored."""
+    _check_rewind(rewind_to, step)
     with (
         WeightStore.open(store, cast=_casts(cast or [])) as opened,
         opened.trainer(run=run, take_over=take_over, rewind_to=rewind_to) as trainer,
@@ -146,14 +159,32 @@ def put(
         {
             "version": f"{report.version} ({run}@{step})",
             "changed": f"{report.changed_count:,} of {report.unit_count:,} elements",
-            "stored": size_text(report.wire_size_bytes),
+            "stored": _stored(report.wire_size_bytes, report.full_size_bytes),
         }
     )
 
 
+def _stored(delta_size_bytes: int, full_size_bytes: int) -> str:
+    """All that was written; a full form is told apart, since most steps have none."""
+    total = size_text(delta_size_bytes + full_size_bytes)
+    if not full_size_bytes:
+        return total
+    return f"{total} (full form {size_text(full_size_bytes)}, delta {size_text(delta_size_bytes)})"
+
+
+def _check_rewind(rewind_to: int | None, step: int) -> None:
+    """Refuse a rewind that leaves no room for the step, before anything is claimed."""
+    if rewind_to is not None and rewind_to >= step:
+        raise InputRefusedError(
+            f"--rewind-to {rewind_to} is not below --step {step}",
+            do="Rewind to the last step that stays, which is below the step to put.",
+            facts={"rewind_to": rewind_to, "step": step},
+        )
+
+
 def tag(
     store: StoreArgument,
-    selector: SelectorArgument = "latest",
+    selector: NamedArgument = None,
     *,
     name: Annotated[str | None, typer.Option(help="Tag to set; without it, list all.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the tag.")] = False,
@@ -163,6 +194,10 @@ def tag(
     """Name a version, so that it is kept; list or remove names."""
     if name is None and remove:
         raise InputRefusedError("--remove needs a tag", do="Add --name TAG.")
+    if name is None and selector is not None:
+        raise typer.BadParameter(
+            f"a version without a tag; write: weightstore tag {store} {selector} --name TAG"
+        )
     with WeightStore.open(store, settings=environment_settings()) as opened:
         if name is None:
             tags = [asdict(each) for each in opened.tags()]
@@ -170,7 +205,7 @@ def tag(
             opened.untag(name, owner=owner)
             tags = []
         else:
-            version = opened.tag(name, selector, owner=owner).version
+            version = opened.tag(name, selector or "latest", owner=owner).version
             tags = [{"name": name, "version": version, "owner": owner}]
     if as_json:
         print_json(tags)
@@ -192,7 +227,7 @@ def retire(
             help="A count (the newest N), or v7, v3-v9 for versions. Repeatable; all are kept."
         ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let old versions go and free their space."""

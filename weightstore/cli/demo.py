@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import track
 
 from weightstore.cli.exit_codes import ExitCode
 from weightstore.cli.options import JsonOption
@@ -36,7 +35,13 @@ class StepFacts:
     changed_count: int
     unit_count: int
     wire_size_bytes: int
+    full_size_bytes: int
     put_s: float
+
+    @property
+    def stored_size_bytes(self) -> int:
+        """Everything that the put wrote, the full form too."""
+        return self.wire_size_bytes + self.full_size_bytes
 
 
 def register(app: typer.Typer) -> None:
@@ -60,6 +65,8 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Train a small policy, put every step as bf16, and check all versions bit for bit."""
+    if store is not None:
+        _refuse_used(store)
     try:
         from weightstore.cli import demo_model  # noqa: PLC0415 -- torch is optional and slow
     except ImportError as error:
@@ -83,6 +90,26 @@ def demo(
         raise typer.Exit(ExitCode.CORRUPT)
 
 
+def _refuse_used(store: Path) -> None:
+    """Refuse a place that holds anything, before a run is claimed in somebody's store."""
+    try:
+        used = any(store.iterdir())
+    except FileNotFoundError:
+        used = False
+    except OSError as error:
+        raise InputRefusedError(
+            f"--store {store} is no readable directory: {error.strerror}",
+            do="Name a new or empty directory, or leave --store out.",
+            facts={"store": str(store)},
+        ) from error
+    if used:
+        raise InputRefusedError(
+            f"--store {store} is not empty; the demo writes to a new store only",
+            do="Name a new or empty directory, or leave --store out.",
+            facts={"store": str(store)},
+        )
+
+
 def _train(
     policy: Policy, trainer: object, *, steps: int, store: Path, quiet: bool
 ) -> tuple[list[StepFacts], dict[int, dict[str, str]]]:
@@ -98,9 +125,7 @@ def _train(
         WeightStore.open(store, create=True, cast={"*": "bf16"}) as opened,
         opened.trainer(run="demo") as session,
     ):
-        for step in track(
-            range(steps + 1), "train and put", console=err, disable=quiet, transient=True
-        ):
+        for step in range(steps + 1):
             reward = trainer.step() if step else 0.0
             weights = policy.module.state_dict()
             before_s = clock.monotonic_s()
@@ -115,9 +140,16 @@ def _train(
                     changed_count=report.changed_count,
                     unit_count=report.unit_count,
                     wire_size_bytes=report.wire_size_bytes,
+                    full_size_bytes=report.full_size_bytes,
                     put_s=put_s,
                 )
             )
+            if not quiet:
+                # A line and no bar: a log or a pipe must not look hung for minutes.
+                err.print(
+                    f"step {step} of {steps}: version {report.version}, "
+                    f"{size_text(facts[-1].stored_size_bytes)} stored, put in {put_s:.2f} s"
+                )
     return facts, fingerprints
 
 
@@ -145,23 +177,9 @@ def _report(
     """Print the table; True if every version was read back bit for bit."""
     full_size_bytes = 2 * facts[0].unit_count
     read = {reading["version"]: reading for reading in readings}
-    rows: list[dict[str, object]] = []
-    for fact in facts:
-        reading = read.get(fact.version, {})
-        rows.append(
-            {
-                "version": fact.version,
-                "step": fact.step,
-                "reward": round(fact.reward, 4),
-                "changed_percent": round(100 * fact.changed_count / fact.unit_count, 3),
-                "stored_bytes": fact.wire_size_bytes,
-                "of_full_percent": round(100 * fact.wire_size_bytes / full_size_bytes, 3),
-                "bytes_per_changed": round(fact.wire_size_bytes / max(fact.changed_count, 1), 3),
-                "put_s": round(fact.put_s, 3),
-                "checkout_s": reading.get("checkout_s", "-"),
-                "result": reading.get("result", "not read"),
-            }
-        )
+    rows = [
+        _row(fact, read.get(fact.version, {}), full_size_bytes=full_size_bytes) for fact in facts
+    ]
     exact = len(facts) == len(readings) and all(row["result"] == "bit-exact" for row in rows)
     if as_json:
         print_json({"parameters": policy.parameter_count, "versions": rows, "bit_exact": exact})
@@ -175,21 +193,55 @@ def _report(
         [
             (
                 row["version"], row["step"], row["reward"], row["changed_percent"],
-                size_text(fact.wire_size_bytes), row["of_full_percent"],
-                row["bytes_per_changed"], row["put_s"], row["checkout_s"], row["result"],
+                size_text(fact.stored_size_bytes), _or_empty(row["of_full_percent"]),
+                _or_empty(row["bytes_per_changed"]), row["put_s"], row["checkout_s"],
+                row["result"],
             )
             for row, fact in zip(rows, facts, strict=True)
         ],
     )  # fmt: skip
-    deltas = facts[1:]
-    stored = sum(fact.wire_size_bytes for fact in deltas)
-    changed = sum(fact.changed_count for fact in deltas)
-    out.print(
-        f"{len(deltas)} steps in {size_text(stored)} instead of "
-        f"{size_text(full_size_bytes * len(deltas))}: "
-        f"{stored / max(changed, 1):.3f} bytes per changed element; "
-        f"{'all versions bit-exact' if exact else 'NOT bit-exact'}"
-    )
+    out.print(_closing_line(facts, full_size_bytes=full_size_bytes, exact=exact), soft_wrap=True)
     if store.exists() and not store.is_relative_to(tempfile.gettempdir()):
         out.print(f"the store is kept: weightstore show {store}", soft_wrap=True)
     return exact
+
+
+def _row(fact: StepFacts, reading: dict[str, object], *, full_size_bytes: int) -> dict[str, object]:
+    """One version; no ratios where a full form was written, since they are about deltas."""
+    of_full_percent = round(100 * fact.wire_size_bytes / full_size_bytes, 3)
+    bytes_per_changed = round(fact.wire_size_bytes / max(fact.changed_count, 1), 3)
+    return {
+        "version": fact.version,
+        "step": fact.step,
+        "reward": round(fact.reward, 4),
+        "changed_percent": round(100 * fact.changed_count / fact.unit_count, 3),
+        "stored_bytes": fact.stored_size_bytes,
+        "full_form_bytes": fact.full_size_bytes,
+        "of_full_percent": None if fact.full_size_bytes else of_full_percent,
+        "bytes_per_changed": None if fact.full_size_bytes else bytes_per_changed,
+        "put_s": round(fact.put_s, 3),
+        "checkout_s": reading.get("checkout_s", "-"),
+        "result": reading.get("result", "not read"),
+    }
+
+
+def _or_empty(value: object) -> object:
+    return "" if value is None else value
+
+
+def _closing_line(facts: list[StepFacts], *, full_size_bytes: int, exact: bool) -> str:
+    """What the steps took, and the full forms that they do not count."""
+    deltas = facts[1:]
+    stored = sum(fact.wire_size_bytes for fact in deltas)
+    changed = sum(fact.changed_count for fact in deltas)
+    full_forms = "".join(
+        f", plus {size_text(fact.full_size_bytes)} for the full form of version {fact.version}"
+        for fact in facts
+        if fact.full_size_bytes
+    )
+    return (
+        f"{len(deltas)} steps in {size_text(stored)} instead of "
+        f"{size_text(full_size_bytes * len(deltas))}{full_forms}: "
+        f"{stored / max(changed, 1):.3f} bytes per changed element; "
+        f"{'all versions bit-exact' if exact else 'NOT bit-exact'}"
+    )

@@ -14,12 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from weightstore.errors import InputRefusedError
 from weightstore.storage.buffers import byte_view
 
 LogitsOf = Callable[[torch.Tensor], torch.Tensor]
+
+_LOADING_ERRORS = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, ImportError, RuntimeError,
+    SafetensorError,
+)  # fmt: skip
+"""What transformers raises for a directory that it cannot make a model of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,8 +118,16 @@ def pretrained_policy(directory: Path) -> Policy:
     """A Hugging Face causal model from a local directory, as fp32 masters.
 
     Raises:
-        InputRefusedError: transformers is not installed.
+        InputRefusedError: transformers is not installed, there is no such directory, or it
+            holds no model that transformers loads.
     """
+    if not directory.is_dir():
+        # transformers would take the words for a name on the hub and ask the network.
+        raise InputRefusedError(
+            f"--model {directory} is no directory",
+            do="Name a local directory of a Hugging Face causal model, or leave --model out.",
+            facts={"model": str(directory)},
+        )
     try:
         from transformers import AutoModelForCausalLM  # noqa: PLC0415 -- heavy and optional
     except ImportError as error:
@@ -120,14 +135,23 @@ def pretrained_policy(directory: Path) -> Policy:
             "--model needs the package transformers",
             do="Install weightstore[hf], or leave --model out.",
         ) from error
-    model = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, local_files_only=True
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+        )
+        vocabulary_size = int(model.config.vocab_size)
+    except _LOADING_ERRORS as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputRefusedError(
+            f"transformers cannot load a causal model from {directory}: {reason}",
+            do="Name a directory with config.json and safetensors files, or leave --model out.",
+            facts={"model": str(directory), "cause": type(error).__name__},
+        ) from error
 
     def logits_of(tokens: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(model(input_ids=tokens).logits)
 
-    return Policy(model, logits_of, int(model.config.vocab_size))
+    return Policy(model, logits_of, vocabulary_size)
 
 
 class PolicyGradient:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, HighlighterType, JustifyMethod, OverflowMethod
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -19,8 +20,11 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.style import Style
 from rich.table import Table
+from rich.text import Text
 
+from weightstore.cli.advice import command_line_advice
 from weightstore.cli.exit_codes import exit_code_of
 from weightstore.errors import WeightStoreError
 
@@ -30,10 +34,51 @@ _STEP = 1024
 _PLAIN_WIDTH = 200
 """Columns where no terminal is: files and pipes must not lose text to a narrow guess."""
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What a terminal obeys, or what turns the direction of text; tab and line feed are not."""
+
+
+class PlainConsole(Console):
+    """A console that stored text cannot command: whatever is printed, controls are escaped.
+
+    Names of tensors and files are what some writer chose, and a terminal obeys what it reads.
+    """
+
+    def render_str(
+        self,
+        text: str,
+        *,
+        style: str | Style = "",
+        justify: JustifyMethod | None = None,
+        overflow: OverflowMethod | None = None,
+        emoji: bool | None = None,
+        markup: bool | None = None,
+        highlight: bool | None = None,
+        highlighter: HighlighterType | None = None,
+    ) -> Text:
+        """Text as it will be shown."""
+        return super().render_str(
+            _UNPRINTABLE.sub(_escaped, text),
+            style=style,
+            justify=justify,
+            overflow=overflow,
+            emoji=emoji,
+            markup=markup,
+            highlight=highlight,
+            highlighter=highlighter,
+        )
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode("ascii")
+
+
+out = PlainConsole(highlight=False, emoji=False)
+err = PlainConsole(stderr=True, highlight=False, emoji=False)
 if not out.is_terminal:
-    out = Console(highlight=False, width=_PLAIN_WIDTH)
+    out = PlainConsole(highlight=False, emoji=False, width=_PLAIN_WIDTH)
 
 
 def print_json(value: object) -> None:
@@ -48,7 +93,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         numeric = all(isinstance(row[index], int | float) for row in rows) and bool(rows)
         table.add_column(column, justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(_one_line(cell) for cell in row))
     out.print(table)
 
 
@@ -56,25 +101,31 @@ def print_facts(facts: Mapping[str, object]) -> None:
     """Names and values, one a line."""
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        out.print(f"{escape(name):<{width}}  {escape(str(value))}", soft_wrap=True)
+        out.print(f"{escape(name):<{width}}  {_one_line(value)}", soft_wrap=True)
+
+
+def _one_line(value: object) -> str:
+    """A stored name with a line feed must not look like another row."""
+    return escape(str(value).replace("\n", "\\n"))
 
 
 def print_error(error: WeightStoreError, *, as_json: bool) -> None:
     """The error on standard error: message, advice, code. With JSON, all facts too."""
+    do = command_line_advice(error.do)
     if as_json:
         document = {
             "error": type(error).__name__,
             "code": error.code,
             "exit_code": int(exit_code_of(error)),
             "message": error.message,
-            "do": error.do,
+            "do": do,
             "facts": error.facts,
         }
         sys.stderr.write(json.dumps(document, indent=2, sort_keys=True) + "\n")
         return
     err.print(f"[bold red]error[/] [dim]{error.code}[/]: {escape(error.message)}", soft_wrap=True)
-    if error.do:
-        err.print(f"  [bold]->[/] {escape(error.do)}", soft_wrap=True)
+    if do:
+        err.print(f"  [bold]->[/] {escape(do)}", soft_wrap=True)
 
 
 def size_text(size_bytes: float) -> str:

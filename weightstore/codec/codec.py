@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from weightstore.codec.decoding import Change, Decoder
+from weightstore.codec.decoding import Change, Decoder, Resolved
 from weightstore.codec.encoding import Encoder
 from weightstore.codec.frames import FrameCoder
-from weightstore.codec.kernels import Kernels, kernels_for
+from weightstore.codec.kernels import (
+    NUMPY_UNIT_COUNT_MAX,
+    Kernels,
+    load_kernels,
+    numpy_kernels,
+)
 from weightstore.codec.lanes import Units
 from weightstore.codec.piece import EncodeResult, Piece, ValueCoding
 from weightstore.codec.scratch import Scratch
+from weightstore.codec.sparse import SparseChange, sparse_change
 from weightstore.settings import Limits
 
 
@@ -19,8 +25,8 @@ class PieceCodec:
     """What all workers of a process share: kernels and limits. Safe from several threads.
 
     Args:
-        kernels: The loops to use; None takes NumPy for small pieces, and for larger ones
-            numba where it can be imported.
+        kernels: The loops to use; None takes NumPy for small pieces until the first larger
+            one, and from then on numba where it can be imported.
         limits: Bounds on what is accepted.
     """
 
@@ -30,7 +36,13 @@ class PieceCodec:
 
     def kernels_for(self, unit_count: int) -> Kernels:
         """Give the kernels for a piece of this many units."""
-        return self._kernels or kernels_for(unit_count)
+        if self._kernels is not None:
+            return self._kernels
+        if unit_count > NUMPY_UNIT_COUNT_MAX:
+            # Once numba is there it is quicker for small pieces too, and the bytes are the same.
+            self._kernels = load_kernels()
+            return self._kernels
+        return numpy_kernels()
 
     def worker(self) -> PieceWorker:
         """Make a worker with zstd contexts and buffers of its own; one per thread."""
@@ -82,6 +94,46 @@ class PieceWorker:
             CorruptObjectError: hash, sizes, counts, codes or frames are wrong.
         """
         self._decoder.decode(self._codec.kernels_for(piece.unit_count), piece)
+
+    def sparse(self, piece: Piece) -> SparseChange:
+        """Decode a piece after all checks that need no base.
+
+        Raises:
+            CorruptObjectError: hash, sizes, counts, codes or frames are wrong.
+        """
+        kernels = self._codec.kernels_for(piece.unit_count)
+        return sparse_change(kernels, piece, self._decoder.decode(kernels, piece))
+
+    def check_change(
+        self,
+        piece: Piece,
+        positions: NDArray[np.uint32],
+        old_bits: Units,
+        new_bits: Units,
+        *,
+        first_index: int = 0,
+        member_starts: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Compare what a piece would do to bits with what it was made to do.
+
+        Args:
+            piece: The piece.
+            positions: Every position that `sparse` gave.
+            old_bits: What the units there hold.
+            new_bits: What they are to hold.
+            first_index: As for `encode`.
+            member_starts: As for `encode`.
+
+        Raises:
+            WrongBaseError: the digest difference is another one.
+        """
+        self._decoder.check_change(
+            self._codec.kernels_for(piece.unit_count),
+            piece,
+            Resolved(positions, old_bits, new_bits),
+            first_index=first_index,
+            member_starts=member_starts,
+        )
 
     def check_base(
         self,

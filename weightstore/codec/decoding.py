@@ -52,6 +52,15 @@ class Change:
     new_bits: Units
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Resolved:
+    """Every change of a piece against the bits of a target; for `DENSE_BITS` the new bits."""
+
+    positions: NDArray[np.uint32]
+    old_bits: Units
+    new_bits: Units
+
+
 class Decoder:
     """Decodes one piece at a time, into buffers that it owns for the call."""
 
@@ -102,27 +111,43 @@ class Decoder:
         """
         coded = self.decode(kernels, piece)
         _check_target(piece, target, self._limits)
-        members = Members.of(
+        members = self._members(piece, first_index, member_starts)
+        if piece.value_coding is ValueCoding.DENSE_BITS:
+            nowhere = np.empty(0, np.uint32)
+            _check_lanes(kernels, piece, members, Resolved(nowhere, coded.words, coded.words))
+            return Change(None, coded.words)
+        found = self._changes(kernels, piece, coded, target)
+        if expect_base or piece.value_coding is not ValueCoding.OVERWRITE:
+            _check_lanes(kernels, piece, members, found)
+        return Change(found.positions, found.new_bits)
+
+    def check_change(
+        self,
+        kernels: Kernels,
+        piece: Piece,
+        found: Resolved,
+        *,
+        first_index: int,
+        member_starts: NDArray[np.int64] | None,
+    ) -> None:
+        """Compare the lane differences of changes made elsewhere with those of the piece.
+
+        Raises:
+            WrongBaseError: they disagree.
+        """
+        _check_lanes(kernels, piece, self._members(piece, first_index, member_starts), found)
+
+    def _members(
+        self, piece: Piece, first_index: int, member_starts: NDArray[np.int64] | None
+    ) -> Members:
+        return Members.of(
             piece.unit_count,
             first_index=first_index,
             member_starts=member_starts,
             member_count_max=self._limits.bundle_member_count,
         )
-        sums = np.empty((members.count, 2), dtype=np.uint64)
-        if piece.value_coding is ValueCoding.DENSE_BITS:
-            kernels.lane_sums(coded.words, members.starts, members.offsets, sums)
-            _check_lanes(piece, sums)
-            return Change(None, coded.words)
-        positions, old_bits, new_bits = self._changes(kernels, piece, coded, target)
-        bounds = members.bounds(positions)
-        kernels.lane_deltas((positions, old_bits, new_bits), bounds, members.offsets, sums)
-        if expect_base or piece.value_coding is not ValueCoding.OVERWRITE:
-            _check_lanes(piece, sums)
-        return Change(positions, new_bits)
 
-    def _changes(
-        self, kernels: Kernels, piece: Piece, coded: Coded, target: Units
-    ) -> tuple[NDArray[np.uint32], Units, Units]:
+    def _changes(self, kernels: Kernels, piece: Piece, coded: Coded, target: Units) -> Resolved:
         """Say what the target holds at the changed positions, and what it shall hold."""
         words = coded.words
         if coded.positions is None:
@@ -133,11 +158,9 @@ class Decoder:
             np.add(old_bits, words, out=words)
         elif piece.value_coding is ValueCoding.XOR:
             np.bitwise_xor(old_bits, words, out=words)
-        return coded.positions, old_bits, words
+        return Resolved(coded.positions, old_bits, words)
 
-    def _dense_changes(
-        self, kernels: Kernels, words: Units, target: Units
-    ) -> tuple[NDArray[np.uint32], Units, Units]:
+    def _dense_changes(self, kernels: Kernels, words: Units, target: Units) -> Resolved:
         """Turn zigzag words of all units into changes of some."""
         kernels.unpack_zigzag(words)
         np.add(target, words, out=words)
@@ -146,7 +169,7 @@ class Decoder:
         old_bits = self._scratch.take("old_bits", room, words.dtype)
         new_bits = self._scratch.take("new_bits", room, words.dtype)
         count = kernels.find_changes(target, words, positions, old_bits, new_bits)
-        return positions[:count], old_bits[:count], new_bits[:count]
+        return Resolved(positions[:count], old_bits[:count], new_bits[:count])
 
     def _words(self, kernels: Kernels, piece: Piece, count: int) -> Units:
         """Decode byte planes."""
@@ -257,14 +280,20 @@ def _check_target(piece: Piece, target: Units, limits: Limits) -> None:
         raise InputRefusedError("the target is read-only", do="Pass an array that may be written.")
 
 
-def _check_lanes(piece: Piece, sums: NDArray[np.uint64]) -> None:
-    """Compare lane differences with those of the piece."""
+def _check_lanes(kernels: Kernels, piece: Piece, members: Members, found: Resolved) -> None:
+    """Compare the lane differences of changes with those of the piece."""
+    sums = np.empty((members.count, 2), dtype=np.uint64)
+    if piece.value_coding is ValueCoding.DENSE_BITS:
+        kernels.lane_sums(found.new_bits, members.starts, members.offsets, sums)
+    else:
+        changes = (found.positions, found.old_bits, found.new_bits)
+        kernels.lane_deltas(changes, members.bounds(found.positions), members.offsets, sums)
     first, second = (int(lane) & MASK_64 for lane in sums.sum(axis=0, dtype=np.uint64))
-    found: Lanes = (first, second)
-    if found == tuple(piece.lane_deltas):
+    lanes: Lanes = (first, second)
+    if lanes == tuple(piece.lane_deltas):
         return
     expected = tuple(f"{lane:016x}" for lane in piece.lane_deltas)
-    actual = tuple(f"{lane:016x}" for lane in found)
+    actual = tuple(f"{lane:016x}" for lane in lanes)
     raise WrongBaseError(
         f"a piece of {piece.changed_count} changes does not fit the bits it was to change: "
         f"digest difference {'-'.join(actual)}, expected {'-'.join(expected)}",

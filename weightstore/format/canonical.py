@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from weightstore.errors import CorruptObjectError
 
+MAX_INTEGER = 2**53 - 1
+"""Largest integer of stored JSON: every reader of JSON has all integers up to here."""
+
 Json = None | bool | int | str | list["Json"] | dict[str, "Json"]
 
 
@@ -45,7 +48,8 @@ def decode_json(data: bytes, *, what: str) -> Json:
     """Parse canonical JSON.
 
     Raises:
-        CorruptObjectError: not JSON, a float or a repeated key in it, or not canonical.
+        CorruptObjectError: not JSON, a float, a large integer or a repeated key in it, or not
+            canonical.
     """
     value = _parse(data, what)
     _check_form(value, data, what)
@@ -89,6 +93,7 @@ def _parse(data: bytes, what: str) -> Json:
             data.decode("utf-8", errors="strict"),
             parse_float=_refuse_float,
             parse_constant=_refuse_float,
+            parse_int=_bounded_integer,
         )
     except (ValueError, RecursionError) as error:
         raise CorruptObjectError(f"{what} is not canonical JSON: {error}") from error
@@ -102,6 +107,13 @@ def _check_form(value: Json, data: bytes, what: str) -> None:
         raise CorruptObjectError(f"{what} is not canonical JSON: {error}") from error
     if again != data:
         raise CorruptObjectError(f"{what} is JSON, but not in canonical form")
+
+
+def _bounded_integer(text: str) -> Json:
+    # The digits are counted first: turning very many of them into a number takes long.
+    if len(text) <= len(str(-MAX_INTEGER)) and abs(number := int(text)) <= MAX_INTEGER:
+        return number
+    raise ValueError(f"an integer beyond {MAX_INTEGER}")
 
 
 def _refuse_float(text: str) -> Json:

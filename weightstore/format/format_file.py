@@ -7,8 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from weightstore.errors import CorruptObjectError, NotAStoreError, UpgradeRequiredError
-from weightstore.format.canonical import CanonicalModel, decode_json, decode_model, encode_model
-from weightstore.format.records import FORMAT_NUMBER, MAX_INTEGER
+from weightstore.format.canonical import (
+    MAX_INTEGER,
+    CanonicalModel,
+    decode_json,
+    decode_model,
+    encode_model,
+)
+from weightstore.format.records import FORMAT_NUMBER
 from weightstore.ids import HEX128_PATTERN, StoreId
 
 FORMAT_MAGIC: Literal["weightstore"] = "weightstore"

@@ -15,6 +15,12 @@ from weightstore.ids import Attempt, CommitId, Epoch, RunId, SessionId, Slot, Ve
 FORMAT_KEY = "FORMAT"
 HEAD_KEY = "head"
 LOG_PREFIX = "log/"
+MANIFESTS_PREFIX = "manifests/"
+PACKS_PREFIX = "packs/"
+ANCHORS_PREFIX = "anchors/"
+RECEIPTS_PREFIX = "receipts/"
+LAYOUTS_PREFIX = "layouts/"
+RECEIVERS_PREFIX = "receivers/"
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,18})"
 _LAUNCH = rf"(?P<run>(?=\.*[a-z0-9_])[a-z0-9_.]{{1,64}})-(?P<epoch>{_NUMBER})"
@@ -24,11 +30,11 @@ _HEX = r"[0-9a-f]{32}"
 # Printable ASCII without slashes of either kind; neither of the two names that lead elsewhere.
 _FILE = r"(?!\.{1,2}\Z)[!-.0-\[\]-~]{1,255}"
 _TRAINER_KEYS = (
-    re.compile(rf"manifests/{_LAUNCH}/{_VERSION}-{_HEX}(?:\.digests|\.schema)?\Z"),
-    re.compile(rf"packs/{_LAUNCH}/{_VERSION}-{_ATTEMPT}-{_NUMBER}-{_HEX}\.safetensors\Z"),
-    re.compile(rf"anchors/{_LAUNCH}-{_VERSION}-{_ATTEMPT}/{_FILE}\Z"),
-    re.compile(rf"receipts/{_LAUNCH}-{_HEX}/{_VERSION}-{_ATTEMPT}/(?:open|{_NUMBER})\Z"),
-    re.compile(rf"layouts/{_LAUNCH}-{_HEX}\Z"),
+    re.compile(rf"{MANIFESTS_PREFIX}{_LAUNCH}/{_VERSION}-{_HEX}(?:\.digests|\.schema)?\Z"),
+    re.compile(rf"{PACKS_PREFIX}{_LAUNCH}/{_VERSION}-{_ATTEMPT}-{_NUMBER}-{_HEX}\.safetensors\Z"),
+    re.compile(rf"{ANCHORS_PREFIX}{_LAUNCH}-{_VERSION}-{_ATTEMPT}/{_FILE}\Z"),
+    re.compile(rf"{RECEIPTS_PREFIX}{_LAUNCH}-{_HEX}/{_VERSION}-{_ATTEMPT}/(?:open|{_NUMBER})\Z"),
+    re.compile(rf"{LAYOUTS_PREFIX}{_LAUNCH}-{_HEX}\Z"),
 )
 
 
@@ -49,7 +55,7 @@ def log_key(slot: Slot) -> str:
 
 def manifest_key(run: RunId, epoch: Epoch, version: VersionId, commit: CommitId) -> str:
     """Key of a version's manifest."""
-    return f"manifests/{run}-{epoch}/{version}-{commit}"
+    return f"{MANIFESTS_PREFIX}{run}-{epoch}/{version}-{commit}"
 
 
 def digest_table_key(run: RunId, epoch: Epoch, version: VersionId, commit: CommitId) -> str:
@@ -66,7 +72,7 @@ def pack_key(
     run: RunId, epoch: Epoch, version: VersionId, attempt: Attempt, rank: int, unique: str
 ) -> str:
     """Key of a pack; `unique` is 32 hexadecimal digits."""
-    return f"packs/{run}-{epoch}/{version}-{attempt}-{rank}-{unique}.safetensors"
+    return f"{PACKS_PREFIX}{run}-{epoch}/{version}-{attempt}-{rank}-{unique}.safetensors"
 
 
 def trainer_anchor_id(run: RunId, epoch: Epoch, version: VersionId, attempt: Attempt) -> str:
@@ -76,7 +82,7 @@ def trainer_anchor_id(run: RunId, epoch: Epoch, version: VersionId, attempt: Att
 
 def anchor_key(anchor_id: str, file_name: str) -> str:
     """Key of one file of an anchor."""
-    return f"anchors/{anchor_id}/{file_name}"
+    return f"{ANCHORS_PREFIX}{anchor_id}/{file_name}"
 
 
 def receipt_key(
@@ -89,12 +95,12 @@ def receipt_key(
 ) -> str:
     """Key of a rank's receipt, or with `rank=None` of the attempt's `open` object."""
     name = "open" if rank is None else str(rank)
-    return f"receipts/{run}-{epoch}-{session}/{version}-{attempt}/{name}"
+    return f"{RECEIPTS_PREFIX}{run}-{epoch}-{session}/{version}-{attempt}/{name}"
 
 
 def layout_key(run: RunId, epoch: Epoch, session: SessionId) -> str:
     """Key of a launch's statement of who owns which boxes."""
-    return f"layouts/{run}-{epoch}-{session}"
+    return f"{LAYOUTS_PREFIX}{run}-{epoch}-{session}"
 
 
 def parse_trainer_key(key: str) -> TrainerKey | None:

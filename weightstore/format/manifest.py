@@ -14,15 +14,17 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from weightstore.errors import CorruptObjectError
-from weightstore.format.canonical import CanonicalModel, decode_model
+from weightstore.format.canonical import MAX_INTEGER, CanonicalModel, decode_model
 from weightstore.format.keys import (
+    MANIFESTS_PREFIX,
+    PACKS_PREFIX,
     anchor_key,
     digest_table_key,
     parse_trainer_key,
     trainer_anchor_id,
 )
 from weightstore.format.objects import KEY_LENGTH_MAX, ObjectRef
-from weightstore.format.records import MAX_INTEGER, Base, VersionRecord
+from weightstore.format.records import Base, VersionRecord
 from weightstore.ids import (
     ANCHOR_ID_PATTERN,
     HEX128_PATTERN,
@@ -247,7 +249,7 @@ class Manifest(CanonicalModel):
         schema = parse_trainer_key(self.schema_ref.key)
         _demand(
             schema is not None
-            and self.schema_ref.key.startswith("manifests/")
+            and self.schema_ref.key.startswith(MANIFESTS_PREFIX)
             and self.schema_ref.key.endswith(".schema")
             and schema.version is not None
             and schema.version <= self.version,
@@ -258,7 +260,7 @@ class Manifest(CanonicalModel):
             self.full is None or self.full.anchor_id == own_anchor,
             "the full form is not this attempt's own",
         )
-        own_packs = f"packs/{self.run}-{self.epoch}/{self.version}-{self.attempt}-"
+        own_packs = f"{PACKS_PREFIX}{self.run}-{self.epoch}/{self.version}-{self.attempt}-"
         for pack in () if self.delta is None else self.delta.packs:
             _demand(
                 pack.key.startswith(f"{own_packs}{pack.rank}-")

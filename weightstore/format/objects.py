@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from weightstore.format.canonical import CanonicalModel
-from weightstore.format.records import MAX_INTEGER
+from weightstore.format.canonical import MAX_INTEGER, CanonicalModel
 from weightstore.ids import SHA256_PATTERN, Sha256
 
 KEY_LENGTH_MAX = 1024

@@ -11,7 +11,7 @@ from weightstore.codec.piece import Piece, Stream
 from weightstore.errors import InputRefusedError
 from weightstore.format.index_rows import AREA_COUNT
 from weightstore.format.pack import split_pack
-from weightstore.format.piece_index import PieceIndex, PiecePlace
+from weightstore.format.piece_index import PieceIndex
 from weightstore.layout.schema import Schema
 from weightstore.settings import Limits
 
@@ -44,7 +44,7 @@ class PackMap:
         self._index = PieceIndex(bytes(index), schema, [len(area) for _, area in areas])
 
     @property
-    def places(self) -> Sequence[PiecePlace]:
+    def places(self) -> PieceIndex:
         """Which units each piece changes."""
         return self._index
 

@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from weightstore.format.canonical import CanonicalModel, decode_model, encode_model
+from weightstore.format.canonical import MAX_INTEGER, CanonicalModel, decode_model, encode_model
 from weightstore.format.manifest import PackRef
 from weightstore.format.objects import ObjectRef
-from weightstore.format.records import MAX_INTEGER
 from weightstore.ids import (
     HEX128_PATTERN,
     NAME_LENGTH_MAX,

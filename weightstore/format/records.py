@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from weightstore.errors import CorruptLogError, CorruptObjectError, UpgradeRequiredError
 from weightstore.format.canonical import (
+    MAX_INTEGER,
     CanonicalModel,
     decode_json,
     decode_validated,
@@ -43,7 +44,6 @@ from weightstore.ids import (
 FORMAT_NUMBER = 1
 FEATURES_KNOWN: frozenset[str] = frozenset()
 ZERO_SHA256 = Sha256("0" * 64)
-MAX_INTEGER = 2**53 - 1
 
 _Int = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 _Positive = Annotated[int, Field(ge=1, le=MAX_INTEGER)]

@@ -129,7 +129,8 @@ def verify_plan(
         blobs: The store.
         plan: Of the version.
         settings: Threads and limits.
-        progress: As for `checkout`, and `"scan"`.
+        progress: As for `checkout`. A scan adds `"build "` to each phase of its second read,
+            then tells `"scan"`.
         codec: Kernels to use; None makes one.
         scan: Also build the version and digest its bits; needs its full bytes of memory.
 
@@ -139,23 +140,27 @@ def verify_plan(
     """
     codec = codec or PieceCodec(limits=settings.limits)
     _fill(blobs, plan, None, settings, codec, progress)
-    _check_hidden_delta(blobs, plan, settings, codec)
+    _check_hidden_delta(blobs, plan, settings, codec, progress)
     if scan:
         _check_room(blobs, plan)
         memory = Memory.allocate(plan.schema)
-        _fill(blobs, plan, memory, settings, codec, no_progress)
+        _fill(blobs, plan, memory, settings, codec, _prefixed("build ", progress))
         _scan(plan, memory, settings, codec, progress)
 
 
 def _check_hidden_delta(
-    blobs: BlobStore, plan: CheckoutPlan, settings: Settings, codec: PieceCodec
+    blobs: BlobStore,
+    plan: CheckoutPlan,
+    settings: Settings,
+    codec: PieceCodec,
+    progress: Progress,
 ) -> None:
     """Check the delta of a version with both forms: a reader of its base applies it (P1)."""
     if plan.manifest.delta is None or plan.deltas:
         return
     with Workers(settings.thread_count) as workers:
         replay = Replay(blobs, plan, codec=codec, workers=workers, limits=settings.limits)
-        replay.check_delta(plan.manifest)
+        replay.check_delta(plan.manifest, progress)
 
 
 def _check_room(blobs: BlobStore, plan: CheckoutPlan) -> None:

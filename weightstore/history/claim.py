@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weightstore.errors import FencedError, InputRefusedError, StoreOwnedError
-from weightstore.format.records import MAX_INTEGER, ClaimRecord, Newest, Now, OpenClaim, Record
+from weightstore.format.canonical import MAX_INTEGER
+from weightstore.format.records import ClaimRecord, Newest, Now, OpenClaim, Record
 from weightstore.format.rules import Prefix
 from weightstore.history.commit import LogWriter
 from weightstore.history.log import Log, StoredRecord

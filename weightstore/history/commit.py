@@ -16,9 +16,12 @@ from typing import TypedDict
 from weightstore.clock import Clock, Entropy
 from weightstore.errors import (
     BlobExistsError,
+    BlobNotFoundError,
     BlobOutcomeUnknownError,
     CommitUnknownError,
     ConflictError,
+    CorruptLogError,
+    CorruptObjectError,
     LimitError,
     RecordRefusedError,
     StorageFailedError,
@@ -111,8 +114,13 @@ class LogWriter:
             now=prefix.now,
         )
 
-    def put(self, build: Build) -> StoredRecord:
+    def put(self, build: Build, *, after: Prefix | None = None) -> StoredRecord:
         """Put the record that `build` decides on, and return it as it is in the log.
+
+        Args:
+            build: Decides, and again whenever another writer took the slot.
+            after: A prefix that is proven, from which the log is followed record by record;
+                without it the tail is found.
 
         After a crash: no record, or the whole record; calling again with a `build` that
         recognises what is done already ends in one record. What was returned survives
@@ -123,15 +131,17 @@ class LogWriter:
             CommitUnknownError: no answer until the deadline; it may still appear.
             ConflictError: other writers took every slot until the deadline; nothing was put.
             UpgradeRequiredError: the log holds what this release does not know.
-            CorruptLogError: the log holds what does not parse.
+            CorruptLogError: the log holds what does not parse, or lacks the record below the
+                next slot as this handle knows it; nothing was put.
         """
         deadline_s = self._clock.monotonic_s() + self._settings.commit_timeout_s
-        prefix = self.log.tail()
+        prefix = self.log.tail() if after is None else self.log.follow(after)
         while True:
             built = build(prefix)
             if isinstance(built, StoredRecord):
                 return built
             sealed = self._seal(prefix, built)
+            self._check_stands_on(prefix)
             landed = _Delivery(self._blobs, self.log, self._clock, prefix, sealed, deadline_s).run()
             if landed is not None:
                 self.log.write_hint(landed.record.slot)
@@ -144,6 +154,22 @@ class LogWriter:
                     do="Repeat the call.",
                 )
             prefix = self.log.follow(prefix)
+
+    def _check_stands_on(self, prefix: Prefix) -> None:
+        """Check that the newest record is in the store, not only in this handle's memory.
+
+        Put past a hole, a record would be acknowledged here and found by nobody else.
+        """
+        if prefix.next_slot == 0:
+            return
+        slot = Slot(prefix.next_slot - 1)
+        limit = self._settings.limits.record_size_bytes
+        try:
+            found = sha256_of(self._blobs.get(log_key(slot), max_size_bytes=limit))
+        except (BlobNotFoundError, CorruptObjectError) as error:
+            raise _lost(slot, error.message) from error
+        if found != prefix.tail_sha256:
+            raise _lost(slot, "another record stands there than the one that was read")
 
     def _seal(self, prefix: Prefix, record: Record) -> _Sealed:
         verdict = validate(prefix, record)
@@ -160,6 +186,15 @@ class LogWriter:
                 facts={"kind": record.kind, "size_bytes": len(body)},
             )
         return _Sealed(StoredRecord(record, sha256_of(body)), body)
+
+
+def _lost(slot: Slot, why: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"log record {slot}, which this handle has seen, is not there any more: {why};"
+        " nothing was put",
+        do="Restore log/ from a copy; do not write to this store.",
+        facts={"slot": slot},
+    )
 
 
 class _Delivery:

@@ -8,7 +8,7 @@ the index of their packs already, so a count alone reads no weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from weightstore.codec.codec import PieceCodec
 from weightstore.codec.distances import distances, has_distances
-from weightstore.codec.piece import ValueCoding
 from weightstore.format.manifest import Manifest
-from weightstore.format.pack import BundlePlace, PackReader
-from weightstore.history.chain import CheckoutPlan, delta_form
-from weightstore.history.ledger import DeltaLedger
+from weightstore.history.chain import CheckoutPlan
+from weightstore.history.pack_counts import changed_counts
 from weightstore.history.progress import Meter, Progress, no_progress
-from weightstore.history.tensor_bits import DeltaBits, FullBits, VersionBits, fetch_pack
+from weightstore.history.tensor_bits import DeltaBits, FullBits, VersionBits, groups_of
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec, Units
@@ -122,13 +120,13 @@ def diff_versions(
     settings: Settings,
     progress: Progress = no_progress,
     *,
-    values: bool = True,
+    counts: bool = False,
     codec: PieceCodec | None = None,
 ) -> Differences:
     """Compare two versions.
 
-    Memory: two copies of the largest tensor, some groups of small ones, and the piece
-    indexes of both chains.
+    Memory: of each version the largest tensor (or bundle of small ones) and `KEPT_SIZE_BYTES`
+    of others; the piece indexes of both chains; a block; and the codec's buffers of one piece.
 
     Args:
         blobs: The store.
@@ -136,13 +134,14 @@ def diff_versions(
         new: The version to compare with it.
         settings: Limits.
         progress: Told the bytes of tensors that were compared, in the phase `"compare"`.
-        values: Also measure how far values moved; False only counts, and takes the counts of
-            neighbours from their packs.
+        counts: Only count what changed, and take the counts of neighbours from their packs;
+            False also measures how far values moved.
         codec: Kernels to use; None makes one.
 
     Raises:
         ObjectMissingError: something that a version names is not there.
-        CorruptObjectError: an object, block or piece is damaged.
+        CorruptObjectError: an object, block or piece is damaged, two packs change the same
+            units, or counts differ from a manifest.
         DigestMismatchError: bits or counts do not fit the digests.
     """
     comparison = _Comparison.of(old, new)
@@ -150,14 +149,17 @@ def diff_versions(
     if not comparison.differing:
         return comparison.result((), Source.DIGESTS)
     between = _delta_between(old, new)
-    if between is not None and not values:
-        counts = _counts_of_delta(blobs, *between, limits)
-        if counts is not None:
-            return comparison.result(_counted(comparison, counts), Source.PACKS)
+    if between is not None and counts:
+        told = changed_counts(blobs, *between, settings)
+        if told is not None:
+            return comparison.result(list(_counted(comparison, told)), Source.PACKS)
     codec = codec or PieceCodec(limits=limits)
     bits = _bits(blobs, old, new, limits, codec)
-    changes = _compared(comparison, *bits, progress, values=values)
-    return comparison.result(tuple(changes), Source.WEIGHTS)
+    # Members of a bundle one after the other: they are made together, and not kept for long.
+    groups = groups_of(new.schema)
+    pairs = sorted(comparison.differing, key=lambda pair: groups[pair.new_index].key)
+    changes = _compared(pairs, *bits, progress, counts=counts)
+    return comparison.result(list(changes), Source.WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,9 +189,9 @@ class _Comparison:
         )
         return cls(pairs, differing, tuple(_schema_changes(old.schema, new.schema)))
 
-    def result(self, changes: tuple[TensorChange, ...], source: Source) -> Differences:
+    def result(self, changes: Sequence[TensorChange], source: Source) -> Differences:
         return Differences(
-            tensors=changes,
+            tensors=tuple(sorted(changes, key=lambda change: change.name)),
             schema=self.schema,
             source=source,
             compared_count=len(self.pairs),
@@ -238,32 +240,8 @@ def _delta_between(
     return manifest, older, newer
 
 
-def _counts_of_delta(
-    blobs: BlobStore, manifest: Manifest, older: CheckoutPlan, newer: CheckoutPlan, limits: Limits
-) -> NDArray[np.int64] | None:
-    """Changed units of every tensor, or None where the packs do not tell."""
-    schema = newer.schema
-    counts = np.zeros(len(schema.tensors), np.int64)
-    ledger = DeltaLedger(schema, manifest, older.last_table, newer.last_table)
-    for pack in delta_form(manifest).packs:
-        reader = PackReader(fetch_pack(blobs, manifest, pack, limits), schema, limits)
-        for index, place in enumerate(reader.places):
-            piece = reader.piece(index)
-            if piece.value_coding is ValueCoding.DENSE_BITS:
-                return None  # it says all bits, and not which of them changed
-            if isinstance(place, BundlePlace):
-                members = reader.member_changed_counts(index)
-                counts[list(place.members)] += members
-            else:
-                members = None
-                counts[place.tensor_index] += piece.changed_count
-            ledger.add(place, piece, members)
-    ledger.settle()
-    return counts
-
-
-def _counted(comparison: _Comparison, counts: NDArray[np.int64]) -> tuple[TensorChange, ...]:
-    return tuple(_change(pair.spec, int(counts[pair.new_index])) for pair in comparison.differing)
+def _counted(comparison: _Comparison, counts: NDArray[np.int64]) -> Iterator[TensorChange]:
+    return (_change(pair.spec, int(counts[pair.new_index])) for pair in comparison.differing)
 
 
 def _bits(
@@ -310,24 +288,26 @@ def _version_bits(
 
 
 def _compared(
-    comparison: _Comparison,
+    pairs: Sequence[_Pair],
     old: VersionBits,
     new: VersionBits,
     progress: Progress,
     *,
-    values: bool,
+    counts: bool,
 ) -> Iterator[TensorChange]:
-    meter = Meter(progress, "compare", sum(pair.spec.size_bytes for pair in comparison.differing))
-    for pair in comparison.differing:
-        before, after = old.tensor(pair.old_index), new.tensor(pair.new_index)
-        found = _compare(pair.spec, before, after, values=values)
+    meter = Meter(progress, "compare", sum(pair.spec.size_bytes for pair in pairs))
+    for pair in pairs:
+        # No name here holds the bits: they would live on while those of the next pair are made.
+        found = _compare(
+            pair.spec, old.tensor(pair.old_index), new.tensor(pair.new_index), counts=counts
+        )
         if found.changed_count:
             yield found
         meter.add(pair.spec.size_bytes)
 
 
-def _compare(spec: TensorSpec, old: Units, new: Units, *, values: bool) -> TensorChange:
-    largest = _Largest(spec.dtype) if values and has_distances(spec.dtype) else None
+def _compare(spec: TensorSpec, old: Units, new: Units, *, counts: bool) -> TensorChange:
+    largest = _Largest(spec.dtype) if has_distances(spec.dtype) and not counts else None
     changed_count = 0
     for start in range(0, spec.unit_count, _PART_UNIT_COUNT):
         part = slice(start, start + _PART_UNIT_COUNT)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from weightstore.errors import VersionGoneError, VersionNotFoundError
-from weightstore.format.records import MAX_INTEGER, Now
+from weightstore.format.canonical import MAX_INTEGER
+from weightstore.format.records import Now
 from weightstore.format.rules import is_kept
 from weightstore.ids import VersionId
 

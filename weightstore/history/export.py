@@ -15,14 +15,21 @@ from typing_extensions import Buffer
 from weightstore.arguments import expanded
 from weightstore.clock import Entropy
 from weightstore.codec.codec import PieceCodec
-from weightstore.errors import CorruptObjectError, InputRefusedError, StorageFailedError
+from weightstore.errors import (
+    BlobNotFoundError,
+    CorruptObjectError,
+    InputRefusedError,
+    StorageFailedError,
+)
 from weightstore.format.anchor_plan import INDEX_FILE_NAME, hf_index_json, plan_anchor_files
 from weightstore.format.blocks import BLOCK_SIZE_BYTES, block_count
+from weightstore.format.keys import FORMAT_KEY
 from weightstore.format.safetensors_header import encode_safetensors_header
 from weightstore.history.anchor_writer import weight_chunks
 from weightstore.history.anchors import StoredFile, check_size, open_files, verified_chunks
 from weightstore.history.chain import CheckoutPlan
 from weightstore.history.checkout import checkout
+from weightstore.history.import_plan import is_other_weights, why_never_taken
 from weightstore.history.progress import Meter, Progress, no_progress
 from weightstore.history.workers import Lender, Workers
 from weightstore.layout.tensors import HostTensor, Units
@@ -71,10 +78,12 @@ def export_checkpoint(
         progress: As for `checkout`, and `"write"` or `"copy"`.
 
     Raises:
-        InputRefusedError: the directory holds something, or its parent is not there.
+        InputRefusedError: the directory holds something, or its parent is not there; or a
+            file of the full form has a name that an import would leave behind.
         CorruptError: as `checkout`; nothing was written.
         StorageFailedError, StorageFullError, StoreReadOnlyError: nothing is at `directory`.
     """
+    _check_names(plan)
     with (
         _finished(directory, entropy, is_directory=True) as folder,
         Workers(settings.thread_count) as workers,
@@ -122,7 +131,7 @@ def write_safetensors_file(tensors: Mapping[str, HostTensor], path: Path, entrop
 def check_free_file(path: Path) -> None:
     """Check that a file can be written under a name, before what it takes to make one.
 
-    After a crash: as for `write_safetensors_file`.
+    Changes nothing.
 
     Raises:
         InputRefusedError: something is there, or its parent is not.
@@ -135,12 +144,50 @@ def check_free_file(path: Path) -> None:
         raise storage_error(error, f"write {target}") from error
 
 
+def check_outside(blobs: BlobStore, path: Path) -> None:
+    """Check that what is written at a path does not lie in the store. Changes nothing.
+
+    A file in the store's folders would be taken for an object of it, or for a record.
+
+    Raises:
+        InputRefusedError: it is the store's directory or below it, whatever path leads there.
+        StorageFailedError: nobody can tell.
+    """
+    try:
+        stored = blobs.local_path(FORMAT_KEY)
+    except BlobNotFoundError:
+        return  # the store is gone, which is told by whatever reads it
+    if stored is None:
+        return
+    target = expanded(path)
+    try:
+        root = stored.parent.stat()
+        resolved = target.resolve()
+        # By identity: a mount or another spelling may lead there too.
+        is_inside = any(
+            os.path.samestat(place.stat(), root)
+            for place in (resolved, *resolved.parents)
+            if place.exists()
+        )
+    except OSError as error:
+        raise storage_error(error, f"look at {target}") from error
+    if is_inside:
+        raise InputRefusedError(
+            f"{target} lies in the store {blobs.location}; nothing was written",
+            do="Name a place outside the store's directory.",
+            facts={"path": str(target)},
+        )
+
+
 @contextmanager
 def _finished(target: Path, entropy: Entropy, *, is_directory: bool) -> Iterator[Path]:
     """A place beside the target to write to, which becomes the target when all went well."""
     target = expanded(target)
     try:
         target = target.absolute()
+        # Of writers that were killed; also where this one is refused, since one that was killed
+        # after it had given its file the name has left both.
+        remove_abandoned_partials(target)
         _check_free(target, is_directory=is_directory)
         with partial_place(target, entropy, is_directory=is_directory) as temporary:
             yield temporary
@@ -152,9 +199,21 @@ def _finished(target: Path, entropy: Entropy, *, is_directory: bool) -> Iterator
         raise storage_error(error, f"write {target}") from error
 
 
+def _check_names(plan: CheckoutPlan) -> None:
+    """Whoever wrote the store may have named a file so that a loader runs it."""
+    for file in plan.full_form.files:
+        reason = why_never_taken(file.name)
+        if reason is not None and (file.role != "weights" or is_other_weights(file.name)):
+            raise InputRefusedError(
+                f"version {plan.full.version} holds {file.name!r}, which is not handed out: "
+                f"{reason}",
+                do="Write the weights alone: `checkout_to_file`.",
+                facts={"version": plan.full.version, "name": file.name},
+            )
+
+
 def _check_free(target: Path, *, is_directory: bool) -> None:
-    """Refuse a target that is there; first what killed writers of it have left is removed."""
-    remove_abandoned_partials(target)
+    """Refuse a target that is there, or whose parent is not."""
     if not target.parent.is_dir():
         raise InputRefusedError(
             f"{target.parent} is no directory",

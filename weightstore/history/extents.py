@@ -1,7 +1,9 @@
 """Which units the packs of one delta change: no unit twice, whatever the packs call it.
 
 The index of a pack is checked by itself when it is read. What two packs say is compared
-here, from the indexes alone, before the later one of them is applied.
+here, from the indexes alone: runs and bundles before the later pack is applied, boxes that are
+no run when the packs of the delta have all been read. A caller that applies pieces as they come
+must therefore keep its result to itself until `settle` has returned.
 """
 
 from __future__ import annotations

@@ -33,18 +33,36 @@ OTHER_WEIGHTS_SUFFIXES = (
     ".bin",
     ".bin.index.json",
     ".ckpt",
+    ".cloudpickle",
+    ".dill",
     ".gguf",
     ".h5",
+    ".hdf5",
+    ".joblib",
+    ".keras",
     ".msgpack",
+    ".nemo",
+    ".npy",
     ".npz",
     ".onnx",
     ".ot",
+    ".p",
+    ".pdiparams",
+    ".pdopt",
+    ".pdparams",
     ".pickle",
+    ".pk",
     ".pkl",
     ".pt",
+    ".pt2",
+    ".ptc",
     ".pth",
+    ".th",
 )
-"""Weights in forms that run code when loaded, or that are not canonical; never taken over."""
+"""Weights in forms that run code when loaded, or that are not canonical; never taken over.
+
+Compared without regard to case, and below suffixes of compression and archives."""
+_PACKING_SUFFIXES = (".bz2", ".gz", ".lz4", ".lzma", ".tar", ".tgz", ".xz", ".z", ".zip", ".zst")
 
 _LISTED_COUNT = 50
 
@@ -228,15 +246,31 @@ def _weight_file(entry: Path, name: str, limits: Limits) -> ImportFile:
     return ImportFile(name, source, size_bytes, "weights", header, hashlib.sha256(head).hexdigest())
 
 
-def _other_file(entry: Path, limits: Limits) -> ImportFile | str:
-    """A file beside the weights, or why it is left behind."""
-    name = entry.name
-    if name.endswith(OTHER_WEIGHTS_SUFFIXES):
+def why_never_taken(name: str) -> str | None:
+    """Why a file of this name is not taken over, and not handed out; None if it may be."""
+    if is_other_weights(name):
         return "weights or state in another form than safetensors"
     if name.startswith("."):
         return "a hidden file"
     if not _is_storable(name):
         return "its name cannot be stored: use 1 to 255 printable ASCII characters without space"
+    return None
+
+
+def is_other_weights(name: str) -> bool:
+    """Whether loaders would take a file of this name for weights that are no safetensors."""
+    stem = name.lower().rstrip(". ")
+    while stem.endswith(_PACKING_SUFFIXES):
+        stem = stem.rpartition(".")[0]
+    return stem.endswith(OTHER_WEIGHTS_SUFFIXES)
+
+
+def _other_file(entry: Path, limits: Limits) -> ImportFile | str:
+    """A file beside the weights, or why it is left behind."""
+    name = entry.name
+    reason = why_never_taken(name)
+    if reason is not None:
+        return reason
     try:
         source, size_bytes = _regular_file(entry)
     except InputRefusedError:
@@ -337,7 +371,7 @@ def _index_of(files: Sequence[ImportFile]) -> bytes:
 
 
 def _no_weights(source: Path, names: Sequence[str]) -> InputRefusedError:
-    other = [name for name in names if name.endswith(OTHER_WEIGHTS_SUFFIXES)]
+    other = [name for name in names if is_other_weights(name)]
     if other:
         return InputRefusedError(
             f"{source} holds no .safetensors file, but {', '.join(other[:5])}: loading such "

@@ -49,6 +49,15 @@ class DeltaCounts:
         self._changed_count += piece.changed_count
         self._piece_count += 1
 
+    def add_pack(self, changed_counts: NDArray[np.int64]) -> None:
+        """Count all pieces of a pack.
+
+        Args:
+            changed_counts: Changed units of each piece.
+        """
+        self._changed_count += int(changed_counts.sum())
+        self._piece_count += changed_counts.size
+
     def settle(self) -> None:
         """Compare the counts after the last piece.
 

@@ -19,12 +19,11 @@ from weightstore.errors import (
     UpgradeRequiredError,
     WeightStoreError,
 )
-from weightstore.format.canonical import decode_json
+from weightstore.format.canonical import MAX_INTEGER, decode_json
 from weightstore.format.keys import HEAD_KEY, LOG_PREFIX, log_key
 from weightstore.format.records import (
     EMPTY_NOW,
     FORMAT_NUMBER,
-    MAX_INTEGER,
     Kind,
     Now,
     Record,

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from weightstore.errors import CorruptObjectError, LimitError, WeightStoreError
-from weightstore.format.canonical import decode_json, encode_json
-from weightstore.format.records import MAX_INTEGER, Record, VersionRecord, encode_record
+from weightstore.format.canonical import MAX_INTEGER, decode_json, encode_json
+from weightstore.format.records import Record, VersionRecord, encode_record
 from weightstore.ids import Sha256, Slot, StoreId
 from weightstore.settings import Limits
 from weightstore.storage.index_file import Expected, IndexFile
@@ -93,9 +93,10 @@ class LogIndex:
         applied = self._parsed(state)
         if applied is None:
             self._clear()
-        elif applied != self._tied:
-            self._tie(applied, sha256_in_store)
-        return self._tied.slot if self._tied else None
+            return None
+        # Answered from what is known here: another thread may untie at any moment.
+        is_tied = applied == self._tied or self._tie(applied, state, sha256_in_store)
+        return applied.slot if is_tied else None
 
     def body(self, slot: Slot, sha256_in_store: StoreHash) -> bytes | None:
         """The stored bytes of the record at a slot; None if the store has to be asked."""
@@ -157,6 +158,11 @@ class LogIndex:
         if file is None:
             return
         old = None if tied is None else self._encoded(tied)
+        values = self._read([_STATE])
+        if values is None or values[0] != old:
+            # Extended by another process, or not looked at since it was busy: the put would be
+            # refused, after so many records were read for nothing.
+            return
         first = Slot(0) if tied is None else Slot(tied.slot + 1)
         additions = _upto_last_valid(additions_from(first))
         if not additions:
@@ -192,20 +198,24 @@ class LogIndex:
             self._clear()
         return values[1]
 
-    def _tie(self, applied: _Applied, sha256_in_store: StoreHash) -> None:
+    def _tie(self, applied: _Applied, state: bytes, sha256_in_store: StoreHash) -> bool:
+        """Whether the store has the record that a state names; then the index may be used."""
+        self._tied = None
         try:
             found = sha256_in_store(applied.slot)
         except WeightStoreError:
-            self._tied = None
-            return
-        values = self._read([_record_key(applied.slot)])
-        if values is None:
-            return
+            return False
+        # One snapshot: while another process changes the index it answers like an empty one,
+        # and that a record is missing there says nothing about the state that was read before.
+        values = self._read([_STATE, _record_key(applied.slot)])
+        if values is None or values[0] != state:
+            return False
         # Ahead of the log, of another history, or without what it says it has.
-        if found != applied.sha256 or not _has_hash(values[0], applied.sha256):
+        if found != applied.sha256 or not _has_hash(values[1], applied.sha256):
             self._clear()
-            return
+            return False
         self._tied = applied
+        return True
 
     def _read(self, keys: Sequence[bytes]) -> tuple[bytes | None, ...] | None:
         file = self._opened()

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, TypeVar
 
 from weightstore.errors import CorruptError, CorruptObjectError, Fact, WrongBaseError
 from weightstore.format.manifest import Manifest, PackRef
 from weightstore.format.objects import ObjectRef
 from weightstore.format.pack import PackReader, PiecePlace, TensorPlace
+from weightstore.format.piece_index import PieceIndex
 from weightstore.history.chain import delta_form
 from weightstore.history.manifests import fetch_object
 from weightstore.history.workers import Workers
 from weightstore.layout.schema import Schema
 from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
+
+
+class Parsed(Protocol):
+    """A parsed pack: all its data, or only where its pieces lie."""
+
+    @property
+    def places(self) -> PieceIndex:
+        """Which units each piece changes."""
+        ...
+
+
+ParsedT = TypeVar("ParsedT", bound=Parsed)
+
+
+class PackSource(Protocol):
+    """The pack that a piece is of, as far as errors name it."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the version."""
+        ...
+
+    @property
+    def pack(self) -> PackRef:
+        """What the manifest says of the pack."""
+        ...
+
+    @property
+    def schema(self) -> Schema:
+        """Of the version."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +90,54 @@ def load_packs(
     return workers.run(loads, ahead=workers.thread_count)
 
 
-def explained(error: CorruptError, job: PackJob, place: PiecePlace) -> CorruptError:
+def read_pack(
+    blobs: BlobStore,
+    schema: Schema,
+    manifest: Manifest,
+    pack: PackRef,
+    limits: Limits,
+    *,
+    parse: Callable[[bytes, Schema, Limits], ParsedT],
+) -> ParsedT:
+    """Read one pack, whole, and check it as far as it can be by itself.
+
+    Args:
+        blobs: The store.
+        schema: Of the version.
+        manifest: Of the version.
+        pack: One of its packs.
+        limits: Hard bounds.
+        parse: Makes something of the verified bytes.
+
+    Raises:
+        ObjectMissingError: it is not there; names version and object.
+        CorruptObjectError: it is damaged, is no pack of the schema, or has another number of
+            pieces than the manifest says; names version and object.
+    """
+    ref = ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256)
+    data = fetch_object(
+        blobs,
+        ref,
+        version=manifest.version,
+        what="pack",
+        max_size_bytes=limits.pack_size_bytes,
+    )
+    try:
+        parsed = parse(data, schema, limits)
+    except CorruptObjectError as error:
+        where = f"version {manifest.version}, pack {pack.key}"
+        raise _located(error, where, {"version": manifest.version, "key": pack.key}) from error
+    if len(parsed.places) != pack.piece_count:
+        raise CorruptObjectError(
+            f"version {manifest.version}: the pack {pack.key} has {len(parsed.places)} "
+            f"pieces, the manifest says {pack.piece_count}",
+            do="Restore the pack from another copy of the store.",
+            facts={"version": manifest.version, "key": pack.key},
+        )
+    return parsed
+
+
+def explained(error: CorruptError, job: PackSource, place: PiecePlace) -> CorruptError:
     """Name version, base and tensors in an error of the codec, which knows only bits."""
     manifest, base = job.manifest, job.manifest.base
     tensor = _said(place, job.schema)
@@ -82,26 +162,7 @@ def explained(error: CorruptError, job: PackJob, place: PiecePlace) -> CorruptEr
 def _load(
     blobs: BlobStore, schema: Schema, manifest: Manifest, pack: PackRef, limits: Limits
 ) -> PackJob:
-    ref = ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256)
-    data = fetch_object(
-        blobs,
-        ref,
-        version=manifest.version,
-        what="pack",
-        max_size_bytes=limits.pack_size_bytes,
-    )
-    try:
-        reader = PackReader(data, schema, limits)
-    except CorruptObjectError as error:
-        where = f"version {manifest.version}, pack {pack.key}"
-        raise _located(error, where, {"version": manifest.version, "key": pack.key}) from error
-    if reader.piece_count != pack.piece_count:
-        raise CorruptObjectError(
-            f"version {manifest.version}: the pack {pack.key} has {reader.piece_count} "
-            f"pieces, the manifest says {pack.piece_count}",
-            do="Restore the pack from another copy of the store.",
-            facts={"version": manifest.version, "key": pack.key},
-        )
+    reader = read_pack(blobs, schema, manifest, pack, limits, parse=PackReader)
     return PackJob(manifest, pack, reader, schema)
 
 

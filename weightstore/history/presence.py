@@ -11,8 +11,6 @@ from weightstore.history.references import References
 from weightstore.ids import VersionId
 from weightstore.storage.blobs import BlobStore
 
-_ANCHORS = "anchors/"
-
 
 @dataclass(frozen=True, slots=True)
 class Presence:
@@ -47,10 +45,10 @@ def look_up_objects(
         base = record.base.version if record.base else None
         try:
             objects = references.objects_of(record)
+            is_full = references.is_full(record)
         except WeightStoreError as error:
             yield Presence(record.version, base, 0, 0, (error.message,))
             continue
-        is_full = any(each.key.startswith(_ANCHORS) for each in objects)
         yield Presence(
             version=record.version,
             needs=None if is_full else base,

@@ -15,8 +15,8 @@ from weightstore.errors import (
     StepOrderError,
     WeightStoreError,
 )
+from weightstore.format.canonical import MAX_INTEGER
 from weightstore.format.records import (
-    MAX_INTEGER,
     Base,
     Record,
     VersionRecord,

@@ -41,7 +41,7 @@ class References:
         first = record.version
         for _ in range(self._limits.chain_count + 1):
             yield record.version
-            if record.base is None or self._is_full(record):
+            if record.base is None or self.is_full(record):
                 return
             record = self._base_of(record)
         raise LimitError(
@@ -49,6 +49,16 @@ class References:
             do="Put a version with its full form, or raise Limits.chain_count.",
             facts={"version": first},
         )
+
+    def is_full(self, record: VersionRecord) -> bool:
+        """Whether a version has a full form, as its manifest says.
+
+        Raises:
+            CorruptError: its manifest cannot be read.
+        """
+        if record.version not in self._has_full:
+            self._manifest(record)
+        return self._has_full[record.version]
 
     def objects_of(self, record: VersionRecord) -> tuple[BlobInfo, ...]:
         """Every object that must be there for a version itself, without its chain.
@@ -75,11 +85,6 @@ class References:
             *(BlobInfo(ref.key, ref.size_bytes) for ref in refs),
             *files,
         )
-
-    def _is_full(self, record: VersionRecord) -> bool:
-        if record.version not in self._has_full:
-            self._manifest(record)
-        return self._has_full[record.version]
 
     def _manifest(self, record: VersionRecord) -> Manifest:
         manifest = load_manifest(self._blobs, record, self._limits)

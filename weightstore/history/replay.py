@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weightstore.codec.codec import PieceCodec, PieceWorker
 from weightstore.codec.piece import Piece
 from weightstore.errors import CorruptError, UpgradeRequiredError
 from weightstore.format.manifest import Manifest
 from weightstore.format.pack import BundlePlace, PiecePlace, TensorPlace
-from weightstore.history.chain import CheckoutPlan, delta_form
+from weightstore.history.chain import delta_form
 from weightstore.history.extents import DeltaExtents
 from weightstore.history.ledger import DeltaBook, DeltaCounts, DeltaLedger
 from weightstore.history.manifests import load_table
 from weightstore.history.pack_jobs import PackJob, explained, load_packs
-from weightstore.history.progress import Meter, Progress, no_progress
+from weightstore.history.progress import Meter, Progress
 from weightstore.history.targets import Memory
 from weightstore.history.workers import Lender, Workers
 from weightstore.layout.boxes import flat_range_of_box
@@ -30,6 +31,35 @@ from weightstore.storage.blobs import BlobStore
 
 _JOB_UNIT_COUNT = 4 * 1024 * 1024
 _JOB_PIECE_COUNT = 256
+
+
+class Deltas(Protocol):
+    """What a replay needs of a plan."""
+
+    @property
+    def schema(self) -> Schema:
+        """Shared by all versions."""
+        ...
+
+    @property
+    def deltas(self) -> tuple[Manifest, ...]:
+        """Manifests of versions with a delta, oldest first."""
+        ...
+
+    @property
+    def first_table(self) -> NDArray[np.uint64]:
+        """Lanes of what the first delta is applied to, shape (tensors, 2)."""
+        ...
+
+    @property
+    def last_table(self) -> NDArray[np.uint64]:
+        """Lanes of the last version, shape (tensors, 2)."""
+        ...
+
+    @property
+    def delta_size_bytes(self) -> int:
+        """Bytes of all packs."""
+        ...
 
 
 class Replay:
@@ -49,7 +79,7 @@ class Replay:
     def __init__(
         self,
         blobs: BlobStore,
-        plan: CheckoutPlan,
+        plan: Deltas,
         *,
         codec: PieceCodec,
         workers: Workers,
@@ -91,17 +121,19 @@ class Replay:
                 self._run_delta(manifest, loaded, ledger, memory, meter)
                 before = after
 
-    def check_delta(self, manifest: Manifest) -> None:
+    def check_delta(self, manifest: Manifest, progress: Progress) -> None:
         """Check the packs of one delta whose base is not read, so that no table says its sum.
 
         Args:
             manifest: Of the version.
+            progress: Told the bytes of packs, in the phase `"delta"`.
 
         Raises:
             ObjectMissingError: a pack is not there.
-            CorruptObjectError: a pack or piece is damaged, or counts differ from the manifest.
+            CorruptObjectError: a pack or piece is damaged, two packs change the same units, or
+                counts differ from the manifest.
         """
-        meter = Meter(no_progress, "delta", delta_form(manifest).size_bytes)
+        meter = Meter(progress, "delta", delta_form(manifest).size_bytes)
         with closing(self._loaded([manifest])) as loaded:
             self._run_delta(manifest, loaded, DeltaCounts(manifest), None, meter)
 

@@ -19,7 +19,8 @@ from weightstore.errors import (
 from weightstore.format import kept as kept_sets
 from weightstore.format.kept import Kept
 from weightstore.format.records import Now, Record, RetireRecord, VersionRecord
-from weightstore.format.rules import Prefix
+from weightstore.format.rules import EMPTY_PREFIX, Prefix
+from weightstore.history.audit import audited_tail
 from weightstore.history.commit import LogWriter
 from weightstore.history.existence import check_committed, check_kept
 from weightstore.history.log import Log, StoredRecord
@@ -71,10 +72,12 @@ class RetirePlan:
     Attributes:
         kept: Versions that stay.
         gone: Versions that are kept now and would not be any more.
+        prefix: The log that it was made for.
     """
 
     kept: Kept
     gone: Kept
+    prefix: Prefix
 
 
 def plan_retire(log: Log, prefix: Prefix, keep: Keep, *, chain_of: ChainOf) -> RetirePlan:
@@ -97,7 +100,7 @@ def plan_retire(log: Log, prefix: Prefix, keep: Keep, *, chain_of: ChainOf) -> R
             kept, within=prefix.now.kept, range_count=log.limits.kept_range_count
         )
         kept = _with_chains(log, prefix, coarse, chain_of)
-    return RetirePlan(kept, kept_sets.subtract(prefix.now.kept, kept))
+    return RetirePlan(kept, kept_sets.subtract(prefix.now.kept, kept), prefix)
 
 
 def retire(
@@ -111,13 +114,15 @@ def retire(
     """Retire what need not stay; deletes nothing (`sweep` does).
 
     The plan is made anew whenever the log has moved: a tag that came in between counts.
-    All objects of what stays are checked first, since what goes cannot come back.
+    The whole log is validated and all objects of what stays are checked first, since what
+    goes cannot come back.
 
     After a crash: the kept set as it was, or as planned; repeating is safe.
 
     Raises:
         RetireRefusedError: an object of a version that stays is missing or of a wrong size.
-        CorruptError: a manifest of a version that stays cannot be read.
+        CorruptError: a manifest of a version that stays cannot be read, or the log is damaged
+            or misleads those who read it; nothing was put.
         CommitUnknownError: no answer until the deadline; repeat the call.
     """
     return unless_retired_meanwhile(
@@ -128,20 +133,24 @@ def retire(
     )
 
 
-def unless_retired_meanwhile(log: Log, work: Callable[[Prefix], T]) -> T:
-    """Do work on the tail, and again if it met damage that another `retire` explains.
+def unless_retired_meanwhile(
+    log: Log, work: Callable[[Prefix], T], *, proven: Prefix = EMPTY_PREFIX
+) -> T:
+    """Do work on the audited tail, and again if it met damage that another `retire` explains.
 
     Whoever retires and sweeps at the same time deletes what this process still takes for
     kept: a missing object is damage only if its version is kept by the newest log.
     """
+    prefix = audited_tail(log, proven=proven)
     for _ in range(log.limits.replan_count):
-        prefix = log.tail()
         try:
             return work(prefix)
         except (RetireRefusedError, CorruptError):
-            if _retire_slot(log.tail()) == _retire_slot(prefix):
+            later = log.follow(prefix)
+            if _retire_slot(later) == _retire_slot(prefix):
                 raise
-    return work(log.tail())
+            prefix = later
+    return work(prefix)
 
 
 def check_objects(
@@ -206,7 +215,7 @@ def _retire_after(
             kept=planned.kept,
         )
 
-    writer.put(build)
+    writer.put(build, after=prefix)
     return plan
 
 

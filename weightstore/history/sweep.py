@@ -1,7 +1,7 @@
 """Deleting what no valid record can name any more; on any doubt, nothing (P9).
 
-Listings find garbage and nothing else. The log's tail is read before anything is listed,
-so an object made later is never judged by a state that does not know it.
+Listings find garbage and nothing else. The whole log is validated, from slot 0 to its tail,
+before anything is listed, so an object made later is never judged by a state that does not know it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,22 @@ from dataclasses import dataclass
 
 from weightstore.errors import BlobOutcomeUnknownError
 from weightstore.format.kept import Kept
-from weightstore.format.keys import parse_trainer_key
+from weightstore.format.keys import (
+    ANCHORS_PREFIX,
+    LAYOUTS_PREFIX,
+    MANIFESTS_PREFIX,
+    PACKS_PREFIX,
+    RECEIPTS_PREFIX,
+    parse_trainer_key,
+)
 from weightstore.format.records import AltRecord, Now, VoidIntent, VoidRecord
-from weightstore.format.rules import AnchorFate, Prefix, may_collect, may_collect_anchor
+from weightstore.format.rules import (
+    EMPTY_PREFIX,
+    AnchorFate,
+    Prefix,
+    may_collect,
+    may_collect_anchor,
+)
 from weightstore.history.log import Log
 from weightstore.history.retire import ObjectsOf, check_objects, unless_retired_meanwhile
 from weightstore.history.versions import records_of
@@ -24,9 +37,14 @@ from weightstore.storage.blobs import BlobInfo, BlobStore
 # Manifests go first, and their deletion is synced before the rest goes: without its manifest
 # nothing of a version can be read, so a sweep that is cut, by power loss too, never leaves a
 # manifest whose packs are gone.
-_MANIFESTS = "manifests/"
-SWEPT_PREFIXES = (_MANIFESTS, "packs/", "anchors/", "layouts/", "receipts/")
-_ANCHOR = re.compile(r"anchors/([^/]+)/[^/]+\Z")
+SWEPT_PREFIXES = (
+    MANIFESTS_PREFIX,
+    PACKS_PREFIX,
+    ANCHORS_PREFIX,
+    LAYOUTS_PREFIX,
+    RECEIPTS_PREFIX,
+)
+_ANCHOR = re.compile(rf"{ANCHORS_PREFIX}([^/]+)/[^/]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,7 @@ def sweep(
     objects_of: ObjectsOf,
     dry_run: bool = False,
     kept: Kept | None = None,
+    proven: Prefix = EMPTY_PREFIX,
 ) -> SweepReport:
     """Delete the objects of retired versions and of attempts that have ended.
 
@@ -96,17 +115,19 @@ def sweep(
         objects_of: Every object that a kept version names.
         dry_run: Report only.
         kept: With a dry run, report as if these versions were the kept ones.
+        proven: The log as a retirement just before has validated it.
 
     Raises:
         RetireRefusedError: an object of a kept version is missing; nothing was deleted.
-        CorruptError: a manifest or record cannot be read; nothing was deleted.
+        CorruptError: a manifest or record cannot be read, or the newest records mislead those
+            who read no others; nothing was deleted.
         UpgradeRequiredError: the log holds what this release does not know; likewise.
         BlobOutcomeUnknownError: a deletion got no answer in a few tries, or the deletion of
             the manifests could not be synced; then nothing else was deleted.
     """
     assert kept is None or dry_run, "only the log says what is kept"
     survey = unless_retired_meanwhile(
-        log, lambda prefix: _survey(blobs, log, prefix, objects_of, kept)
+        log, lambda prefix: _survey(blobs, log, prefix, objects_of, kept), proven=proven
     )
     if not dry_run:
         _delete_all(blobs, [info.key for info in survey.garbage], log.limits.delete_try_count)
@@ -186,7 +207,7 @@ def _delete_all(blobs: BlobStore, keys: Sequence[str], try_count: int) -> None:
 
     After a crash: some are gone; no other object while a manifest of these is there.
     """
-    manifests = [key for key in keys if key.startswith(_MANIFESTS)]
+    manifests = [key for key in keys if key.startswith(MANIFESTS_PREFIX)]
     for key in manifests:
         _delete(blobs, key, try_count)
     # Also where no manifest was found: a sweep before this one may have been killed between
@@ -194,14 +215,14 @@ def _delete_all(blobs: BlobStore, keys: Sequence[str], try_count: int) -> None:
     for folder in sorted({folder for key in keys if (folder := _manifests_beside(key))}):
         blobs.confirm_durable(folder)
     for key in keys:
-        if not key.startswith(_MANIFESTS):
+        if not key.startswith(MANIFESTS_PREFIX):
             _delete(blobs, key, try_count)
 
 
 def _manifests_beside(key: str) -> str:
     """The folder of the manifests that could name an object; empty if none could."""
     trainer_key = parse_trainer_key(key)
-    return f"{_MANIFESTS}{trainer_key.run}-{trainer_key.epoch}/" if trainer_key else ""
+    return f"{MANIFESTS_PREFIX}{trainer_key.run}-{trainer_key.epoch}/" if trainer_key else ""
 
 
 def _delete(blobs: BlobStore, key: str, try_count: int) -> None:

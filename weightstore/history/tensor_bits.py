@@ -2,7 +2,7 @@
 
 A checkout holds the whole version. Here a **group** is made at a time: one large tensor, or
 a bundle of small ones. What stays in memory between groups are the piece indexes of the
-chain, the headers of the full form, and the groups that were made last.
+chain, the headers of the full form, the newest group, and small ones that were made before it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,24 @@ from weightstore.errors import (
 )
 from weightstore.format.blocks import BLOCK_SIZE_BYTES, blocks_of_range
 from weightstore.format.manifest import Manifest, PackRef
-from weightstore.format.objects import ObjectRef
 from weightstore.format.pack_map import PackMap
 from weightstore.format.piece_index import BundlePlace, PiecePlace, TensorPlace
 from weightstore.history.anchors import Bytes, StoredFile, check_size, open_files, read_header
 from weightstore.history.chain import delta_form
-from weightstore.history.manifests import fetch_object, missing_object
+from weightstore.history.extents import DeltaExtents
+from weightstore.history.ledger import DeltaCounts
+from weightstore.history.manifests import missing_object
+from weightstore.history.pack_jobs import explained, read_pack
 from weightstore.history.replay import first_unit_of
+from weightstore.ids import VersionId
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import Units
 from weightstore.settings import MIB, Limits
 from weightstore.storage.blobs import BlobStore
 
-KEPT_SIZE_BYTES = 64 * MIB
-"""Groups that were made last stay up to this size; the last one always stays."""
+KEPT_SIZE_BYTES = 8 * MIB
+"""Beside the newest group, which always stays, older ones stay up to this size: bundles, whose
+members are asked for between large tensors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +66,11 @@ class Group:
 
 class Bits(Protocol):
     """Something that the bits of groups come from."""
+
+    @property
+    def version(self) -> VersionId:
+        """Whose bits they are."""
+        ...
 
     def group(self, group: Group, /) -> Units:
         """The units of a group; the caller must not write them."""
@@ -97,6 +106,7 @@ class FullBits:
     def __init__(
         self, blobs: BlobStore, manifest: Manifest, schema: Schema, limits: Limits
     ) -> None:
+        self.version = manifest.version
         self._schema = schema
         self._places: dict[int, tuple[StoredFile, int]] = {}
         self._block = np.empty(0, np.uint8)
@@ -172,12 +182,19 @@ class FullBits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pack:
-    ref: PackRef
+    """A verified pack whose pieces are read one by one, and what its errors name."""
+
+    manifest: Manifest
+    pack: PackRef
     map: PackMap
+    schema: Schema
 
 
 class DeltaBits:
-    """Reads the pieces of one delta that change a group. Every pack is verified at first.
+    """Reads the pieces of one delta that change a group.
+
+    First every pack is verified, the packs are compared with each other, and their counts
+    with the manifest.
 
     Args:
         blobs: The store.
@@ -187,54 +204,62 @@ class DeltaBits:
 
     Raises:
         ObjectMissingError: a pack is not there.
-        CorruptObjectError: one is damaged.
+        CorruptObjectError: a pack is damaged, two packs change the same units, or counts
+            differ from the manifest; names version and packs.
     """
 
     def __init__(
         self, blobs: BlobStore, manifest: Manifest, schema: Schema, limits: Limits
     ) -> None:
+        self.version = manifest.version
         self._blobs = blobs
-        self._manifest = manifest
-        self._schema = schema
         self._pieces: dict[int, list[tuple[_Pack, int]]] = {}
+        extents = DeltaExtents(schema, manifest.version, limits)
+        counts = DeltaCounts(manifest)
         for ref in delta_form(manifest).packs:
-            pack = _Pack(ref, PackMap(fetch_pack(blobs, manifest, ref, limits), schema, limits))
-            for index, place in enumerate(pack.map.places):
-                key = place.tensor_index if isinstance(place, TensorPlace) else place.members[0]
-                self._pieces.setdefault(key, []).append((pack, index))
+            pack_map = read_pack(blobs, schema, manifest, ref, limits, parse=PackMap)
+            extents.add(ref.key, pack_map.places)
+            counts.add_pack(pack_map.places.changed_counts)
+            self._note_pieces(_Pack(manifest, ref, pack_map, schema))
+        extents.settle()
+        counts.settle()
 
     def apply(self, group: Group, units: Units, worker: PieceWorker) -> None:
         """Change the units of a group from those of the base to those of the version.
 
         Raises:
-            CorruptError: a piece is damaged or does not fit; names version and pack.
+            CorruptError: a piece is damaged or does not fit; names version, pack, tensors
+                and base.
         """
         for pack, index in self._pieces.get(group.key, ()):
             place = pack.map.places[index]
             try:
-                _apply(worker, place, self._read(pack, index), units, self._schema)
+                _apply(worker, place, self._read(pack, index), units, pack.schema)
             except CorruptError as error:
-                version = self._manifest.version
-                raise type(error)(
-                    f"version {version}, pack {pack.ref.key}: {error.message}",
-                    do=error.do,
-                    facts={**error.facts, "version": version, "key": pack.ref.key},
-                ) from error
+                raise explained(error, pack, place) from error
+
+    def _note_pieces(self, pack: _Pack) -> None:
+        for index, place in enumerate(pack.map.places):
+            key = place.tensor_index if isinstance(place, TensorPlace) else place.members[0]
+            self._pieces.setdefault(key, []).append((pack, index))
 
     def _read(self, pack: _Pack, index: int) -> Piece:
         streams: list[bytes] = []
         for offset, size_bytes in pack.map.ranges(index):
             stream = bytearray(size_bytes)
             try:
-                self._blobs.read_into(pack.ref.key, offset, stream)
+                self._blobs.read_into(pack.pack.key, offset, stream)
             except BlobNotFoundError as error:
-                raise missing_object(self._manifest.version, "pack", pack.ref.key) from error
+                raise missing_object(self.version, "pack", pack.pack.key) from error
             streams.append(bytes(stream))
         return pack.map.piece(index, streams)
 
 
 class VersionBits:
     """The bits of a version: those of something below it, and the deltas after that.
+
+    Memory: the newest group, `KEPT_SIZE_BYTES` of older ones, and the codec's buffers of one
+    piece. What does not stay is dropped before the next group is made.
 
     Args:
         below: The full form, or an older version of the same schema.
@@ -253,6 +278,7 @@ class VersionBits:
         table: NDArray[np.uint64],
         codec: PieceCodec,
     ) -> None:
+        self.version = deltas[-1].version if deltas else below.version
         self._below = below
         self._deltas = tuple(deltas)
         self._schema = schema
@@ -275,12 +301,11 @@ class VersionBits:
             CorruptError: something stored is damaged, or the bits do not have the digests
                 of the version.
         """
-        made = self._made.get(group.key)
-        if made is None:
-            made = self._make(group)
-            self._keep(group.key, made)
+        if group.key not in self._made:
+            self._make_room()
+            self._made[group.key] = self._make(group)
         self._made.move_to_end(group.key)
-        return made
+        return self._made[group.key]
 
     def _make(self, group: Group) -> Units:
         units = self._below.group(group)
@@ -294,34 +319,25 @@ class VersionBits:
         if wrong.size:
             name = self._schema.tensors[group.members[int(wrong[0])]].name
             raise DigestMismatchError(
-                f"the bits of tensor {name!r} do not have the digest of their version",
+                f"version {self.version}: the bits of tensor {name!r} do not have the digest of "
+                "its table",
                 do="Verify the store (weightstore doctor --deep).",
-                facts={"tensor": name},
+                facts={"version": self.version, "tensor": name},
             )
         units.flags.writeable = False
         return units
 
-    def _keep(self, key: int, units: Units) -> None:
-        self._made[key] = units
-        size_bytes = sum(each.nbytes for each in self._made.values())
-        while size_bytes > KEPT_SIZE_BYTES and len(self._made) > 1:
+    def _make_room(self) -> None:
+        """Drop what does not stay beside a new group, before that takes memory of its own.
+
+        Groups that could not stay anyway go first, so that one large tensor does not push
+        out the bundles whose members lie around it.
+        """
+        for key in [key for key, made in self._made.items() if made.nbytes > KEPT_SIZE_BYTES]:
+            del self._made[key]
+        size_bytes = sum(made.nbytes for made in self._made.values())
+        while size_bytes > KEPT_SIZE_BYTES:
             size_bytes -= self._made.popitem(last=False)[1].nbytes
-
-
-def fetch_pack(blobs: BlobStore, manifest: Manifest, ref: PackRef, limits: Limits) -> bytes:
-    """A pack of a version, whole and verified.
-
-    Raises:
-        ObjectMissingError: it is not there.
-        CorruptObjectError: it is not what was committed.
-    """
-    return fetch_object(
-        blobs,
-        ObjectRef(key=ref.key, size_bytes=ref.size_bytes, sha256=ref.sha256),
-        version=manifest.version,
-        what="pack",
-        max_size_bytes=limits.pack_size_bytes,
-    )
 
 
 def _apply(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from weightstore.errors import WeightStoreError
 from weightstore.format.manifest import Manifest
 from weightstore.format.records import VersionRecord
 from weightstore.history.anchors import AnchorReader
-from weightstore.history.chain import CheckoutPlan
+from weightstore.history.chain import delta_form
 from weightstore.history.manifests import (
     check_state_digest,
     load_manifest,
@@ -39,7 +40,8 @@ def verify_each(
     Every size, hash, stream and count, and that the pieces of each delta lead from the
     digest table of its base to its own. If all versions of a chain pass, the chain does.
 
-    Memory: one pack and one block per thread, and two digest tables.
+    Memory: one pack and one block per thread, two digest tables, two schemas, and the name of
+    each schema object.
 
     Args:
         blobs: The store.
@@ -66,7 +68,8 @@ class _Verifier:
         self._settings = settings
         self._progress = progress
         self._codec = PieceCodec(limits=settings.limits)
-        self._schemas: dict[tuple[str, int, str, str], Schema] = {}
+        self._verified: set[tuple[str, int, str, str]] = set()
+        self._newest: Schema | None = None
         self._below: tuple[VersionId, NDArray[np.uint64]] | None = None
 
     def verify(self, record: VersionRecord, workers: Workers) -> None:
@@ -85,12 +88,21 @@ class _Verifier:
             self._verify_delta(record, manifest, schema, below, workers)
 
     def _schema(self, manifest: Manifest) -> Schema:
-        """Read each schema object once (P1), also if another one holds the same schema."""
+        """Read each schema object (P1), also if it holds the schema that is known already.
+
+        The newest schema stays, so that versions side by side share one; an object of an
+        earlier one is read again.
+        """
         ref = manifest.schema_ref
         known = (ref.key, ref.size_bytes, ref.sha256, manifest.schema_id)
-        if known not in self._schemas:
-            self._schemas[known] = load_schema(self._blobs, manifest, self._settings.limits)
-        return self._schemas[known]
+        newest = self._newest
+        is_newest = newest is not None and newest.id == manifest.schema_id
+        if newest is None or not is_newest or known not in self._verified:
+            schema = load_schema(self._blobs, manifest, self._settings.limits)
+            self._verified.add(known)
+            newest = newest if newest is not None and is_newest else schema
+            self._newest = newest
+        return newest
 
     def _verify_delta(
         self,
@@ -104,21 +116,37 @@ class _Verifier:
         table = self._below[1]
         base = record.base.version if record.base else None
         is_base_known = below is not None and below[0] == base and below[1].shape == table.shape
-        plan = CheckoutPlan(
-            record=record,
+        step = _Step(
             schema=schema,
-            full=manifest,
-            deltas=(manifest,),
+            manifest=manifest,
             first_table=below[1] if below is not None and is_base_known else table,
             last_table=table,
-            full_size_bytes=0,
-            delta_size_bytes=manifest.delta.size_bytes if manifest.delta else 0,
         )
         replay = Replay(
-            self._blobs, plan, codec=self._codec, workers=workers, limits=self._settings.limits
+            self._blobs, step, codec=self._codec, workers=workers, limits=self._settings.limits
         )
         if is_base_known:
             replay.run(None, self._progress)
         else:
             # The base was retired, or is damaged itself: no table says what the sum must be.
-            replay.check_delta(manifest)
+            replay.check_delta(manifest, self._progress)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """One delta, from the table of its base to its own."""
+
+    schema: Schema
+    manifest: Manifest
+    first_table: NDArray[np.uint64]
+    last_table: NDArray[np.uint64]
+
+    @property
+    def deltas(self) -> tuple[Manifest, ...]:
+        """The one."""
+        return (self.manifest,)
+
+    @property
+    def delta_size_bytes(self) -> int:
+        """Bytes of its packs."""
+        return delta_form(self.manifest).size_bytes

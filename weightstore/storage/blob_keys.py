@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from weightstore.errors import InputRefusedError
+from weightstore.format.keys import ANCHORS_PREFIX, HEAD_KEY, RECEIVERS_PREFIX
 
 LOCKS_FOLDER = "locks"
 """Folder of a local store that holds the owners' lock files; never part of a key."""
@@ -22,8 +23,8 @@ NAME_SIZE_BYTES_MAX = 255
 NAME_COUNT_MAX = 8
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,255}")
-_HINT = re.compile(r"head|receivers/[^/]+")
-_ANCHOR_FOLDER = "anchors"
+_HINT = re.compile(rf"{HEAD_KEY}|{RECEIVERS_PREFIX}[^/]+")
+_ANCHOR_FOLDER = ANCHORS_PREFIX.removesuffix("/")
 
 
 def check_key(key: str) -> tuple[str, ...]:

@@ -176,8 +176,10 @@ class Folders:
             for depth in range(1, len(names) + 1):
                 assert folder is not None
                 inner = enter(folder, names[:depth])
-                os.close(folder)
-                folder = inner
+                # Forgotten first: whatever interrupts us here, a number is closed once, since
+                # by the second time it may be another thread's file.
+                outer, folder = folder, inner
+                os.close(outer)
                 if folder is None:
                     break
             yield folder
@@ -243,7 +245,7 @@ class Folders:
             return
         try:
             self.sync(outer, names[:-1])
-        except OSError:
+        except BaseException:
             os.close(inner)
             raise
         self._named.add(names)

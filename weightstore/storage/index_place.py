@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from weightstore.ids import StoreId
@@ -29,6 +31,7 @@ LOCAL_FILE_SYSTEMS = frozenset(
     }
 )
 MOUNTS = Path("/proc/self/mountinfo")
+_PLACE_DIGIT_COUNT = 16
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -39,14 +42,30 @@ def index_folder(
 
     Args:
         root: The store's directory.
-        store_id: Names the folder in the cache.
+        store_id: Names the folder in the cache, with the place of the store.
         cache_dir: For stores on a network, and those that this process may not write to.
         mounts: The kernel's list of mounted file systems.
     """
     inside = root / INDEX_FOLDER
     if is_local(root, mounts=mounts) and _is_writable(inside):
         return inside
-    return cache_dir / store_id if is_local(cache_dir, mounts=mounts) else None
+    if not is_local(cache_dir, mounts=mounts):
+        return None
+    # A copy of a store has its id, but need not have its newest records: with one folder for
+    # both, each would delete the other's index.
+    place = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:_PLACE_DIGIT_COUNT]
+    return cache_dir / f"{store_id}-{place}"
+
+
+def folder_ids(place: Path) -> set[tuple[int, int, str]]:
+    """What two paths share if they lead to one folder: it may not be made yet, or be mounted."""
+    found: set[tuple[int, int, str]] = set()
+    for path, name in ((place, ""), (place.parent, place.name)):
+        with suppress(OSError):
+            # The folder itself must be no link, but may be reached through some.
+            status = path.stat(follow_symlinks=path is not place)
+            found.add((status.st_dev, status.st_ino, name))
+    return found
 
 
 def is_local(path: Path, *, mounts: Path = MOUNTS) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from weightstore.storage.blob_keys import LOCKS_FOLDER, TEMPORARY_MARK, is_key
+from weightstore.storage.blob_keys import (
+    LOCKS_FOLDER,
+    NAME_COUNT_MAX,
+    TEMPORARY_MARK,
+    is_key,
+)
 from weightstore.storage.blobs import BlobInfo
 from weightstore.storage.durable import Syscalls
 from weightstore.storage.folders import Folders
@@ -50,6 +55,9 @@ def unlisted_name(folders: Folders) -> str | None:
 def sweep(folders: Folders, syscalls: Syscalls) -> int:
     """Remove the temporary files that dead processes left anywhere in a store; how many.
 
+    Folders deeper than any key reaches are foreign, and are not entered: nobody who writes
+    blobs leaves anything there, and each further one would be walked to from the root.
+
     After a crash: each file is there or not; none of them is a blob.
     """
     swept = 0
@@ -59,7 +67,8 @@ def sweep(folders: Folders, syscalls: Syscalls) -> int:
         with folders.found(names, readable=True) as folder:
             for entry in _entries(folder):
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append((*names, entry.name))
+                    if len(names) + 1 < NAME_COUNT_MAX:
+                        pending.append((*names, entry.name))
                 elif folder is not None and entry.name.startswith(TEMPORARY_MARK):
                     swept += remove_abandoned(entry.name, folder, syscalls)
     return swept

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,9 +27,21 @@ from weightstore.storage.index_file import Expected
 
 FIRST_MAP_SIZE_BYTES = 16 * MIB
 """Address space, not disk: the file is as long as what it holds."""
+_META = struct.Struct("@NHHI IIPN IHHNNNNN IHHNNNNN NN")
+"""The head of a meta page: `MDB_page` up to its data, then `MDB_meta`, both in liblmdb's
+`mdb.c` (0.9.x, data version 1). In native order, so with 8-byte words: page number, pad, flags
+and bounds at 0; magic at 16, version 20, address 24, map size 32; the free database at 40, which
+begins with the page size; the main one at 88; last page number at 136, transaction at 144. Meta
+pages are pages 0 and 1.
+"""
+_MAGIC = 0xBEEFC0DE
+_DATA_VERSION = 1
+_META_COUNT = 2
+_PAGE_SIZES_BYTES = frozenset(1 << power for power in range(8, 17))
 _RETRY_COUNT_MAX = 64
 _FILE_MODE = 0o644
 _READER_COUNT_MAX = 510
+_DATA_NAME = "data.mdb"
 _LOCK_NAME = "lock.mdb"
 _LOCK_SIZE_BYTES = 64 * KIB
 """More than the table of readers needs, whose entries have 64 bytes."""
@@ -69,8 +82,9 @@ class Environment:
         first_map_size_bytes: int = FIRST_MAP_SIZE_BYTES,
     ) -> None:
         self._folder = folder
-        self._size_bytes_max = size_bytes_max
+        self.size_bytes_max = size_bytes_max
         try:
+            _check_length(folder / _DATA_NAME)
             _reserve_lock_file(folder)
             self._lmdb = lmdb.open(
                 str(folder),
@@ -110,12 +124,15 @@ class Environment:
         """
         for _ in range(_RETRY_COUNT_MAX):
             try:
-                return self._try_put(entries, expected)
+                is_done = self._try_put(entries, expected)
+                self._fill_up()
             except lmdb.MapFullError as error:
                 # Nothing was written: the transaction was aborted as a whole.
                 self._grow(error)
-            except lmdb.Error as error:
+            except (lmdb.Error, OSError) as error:
                 raise self._error(error, "write") from error
+            else:
+                return is_done
         raise StorageFailedError(f"the index {self._folder} takes no entries")
 
     def forget_dead_readers(self) -> None:
@@ -142,6 +159,13 @@ class Environment:
                 writing.put(key, value)
             return True
 
+    def _fill_up(self) -> None:
+        """Make the file as long as its pages: LMDB leaves free last pages unwritten."""
+        size_bytes = (self._lmdb.info()["last_pgno"] + 1) * self._lmdb.stat()["psize"]
+        path = self._folder / _DATA_NAME
+        if path.stat().st_size < size_bytes:
+            os.truncate(path, size_bytes)
+
     def _began(self, *, write: bool) -> lmdb.Transaction[bytes]:
         try:
             return self._lmdb.begin(write=write)
@@ -154,13 +178,13 @@ class Environment:
 
     def _grow(self, full: lmdb.MapFullError) -> None:
         size_bytes = self._lmdb.info()["map_size"]
-        if size_bytes >= self._size_bytes_max:
+        if size_bytes >= self.size_bytes_max:
             raise LimitError(
-                f"the index {self._folder} has reached its bound of {self._size_bytes_max} bytes",
+                f"the index {self._folder} has reached its bound of {self.size_bytes_max} bytes",
                 do="Raise limits.index_size_bytes; without it, new records are read one by one.",
             ) from full
         try:
-            self._lmdb.set_mapsize(min(2 * size_bytes, self._size_bytes_max))
+            self._lmdb.set_mapsize(min(2 * size_bytes, self.size_bytes_max))
         except lmdb.Error as error:
             raise self._error(error, "enlarge") from error
 
@@ -192,3 +216,43 @@ def _reserve_lock_file(folder: Path) -> None:
             os.posix_fallocate(file, 0, _LOCK_SIZE_BYTES)
     finally:
         os.close(file)
+
+
+def _check_length(path: Path) -> None:
+    """Refuse a file that is shorter than its pages: LMDB would map it and die of SIGBUS.
+
+    Raises:
+        CorruptObjectError: it is cut short, or is no file of this version of LMDB.
+        OSError: it cannot be read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        size_bytes = os.fstat(file).st_size
+        if size_bytes and size_bytes < _needed_size_bytes(file):
+            raise CorruptObjectError(
+                f"the index {path} is cut short, or is no index: {size_bytes} bytes",
+                do="Delete the index; it is made again.",
+            )
+    finally:
+        os.close(file)
+
+
+def _needed_size_bytes(file: int) -> float:
+    """The length that the meta pages speak of; infinite if they are none."""
+    page_size_bytes = last_page = 0
+    for number in range(_META_COUNT):
+        head = os.pread(file, _META.size, number * page_size_bytes)
+        if len(head) < _META.size:
+            return float("inf")
+        meta = _META.unpack(head)
+        magic, version, size_bytes, last = meta[4], meta[5], meta[8], meta[24]
+        is_known = (magic, version) == (_MAGIC, _DATA_VERSION)
+        if not is_known or size_bytes not in _PAGE_SIZES_BYTES:
+            return float("inf")
+        if number and size_bytes != page_size_bytes:
+            return float("inf")
+        page_size_bytes, last_page = size_bytes, max(last_page, last)
+    return (last_page + 1) * page_size_bytes

@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from weightstore.errors import (
     CorruptObjectError,
@@ -34,6 +34,7 @@ from weightstore.errors import (
 )
 from weightstore.storage.durable import storage_error
 from weightstore.storage.index_file import Expected, check_index_keys
+from weightstore.storage.index_place import folder_ids
 from weightstore.storage.machine import process_id
 
 if TYPE_CHECKING:
@@ -47,18 +48,21 @@ _SEAL_FIRST_S = 1_000_000_000
 _SEAL_RANGE_S = 100_000_000
 _NS = 1_000_000_000
 _GUARD = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FileId: TypeAlias = tuple[int, int]  # device and inode, whatever path leads there
 
 
 class LmdbIndexFile:
     """An `IndexFile` in a folder of a local file system.
 
     All handles of one process on one folder share one environment, whatever path leads to
-    it, since LMDB allows no second one. A handle serves only the process that made it.
+    it, since LMDB allows no second one: a folder that is moved while it is open is no index at
+    its new path until it is closed. A handle serves only the process that made it.
 
     Args:
         folder: Where the files are, or will be made at the first put. It may be reached
             through symbolic links; it and the files must be none.
-        size_bytes_max: The index never grows above this.
+        size_bytes_max: The index never grows above this; of several handles the largest
+            bound counts.
     """
 
     def __init__(self, folder: Path, *, size_bytes_max: int) -> None:
@@ -114,11 +118,11 @@ class _SharedEnvironment:
         self.folder = folder
         self.process_id = process_id()
         self.handle_count = 0
+        self.size_bytes_max = size_bytes_max
         self._data_path = str(folder / DATA_NAME)
-        self._size_bytes_max = size_bytes_max
         self._lock = threading.Lock()
         self._environment: Environment | None = None
-        self._inode = 0
+        self._file_id: _FileId | None = None
 
     def get_many(self, keys: Sequence[bytes]) -> tuple[bytes | None, ...]:
         with self._lock, self._dropped_on_error():
@@ -148,6 +152,8 @@ class _SharedEnvironment:
         elif not _is_sealed(found):
             raise self._unsealed()
         environment = self._opened(found)
+        if environment is None:
+            return False
         # A reader that was killed holds its snapshot for ever, and the file would grow.
         environment.forget_dead_readers()
         is_done = environment.put_many(entries, expected)
@@ -169,19 +175,39 @@ class _SharedEnvironment:
                 raise self._unsealed()
             return self._opened(found)
 
-    def _opened(self, found: os.stat_result | None) -> Environment:
-        """The environment in the file that was found, or a new one; the guard is held."""
-        if self._environment is not None and found is not None and found.st_ino == self._inode:
+    def _opened(self, found: os.stat_result | None) -> Environment | None:
+        """The environment in the file that was found, or a new one; the guard is held.
+
+        None while this process has the file open as that of another folder.
+        """
+        if self._environment is not None and found is not None and self._is_open(found):
+            self._environment.size_bytes_max = self.size_bytes_max  # of a handle since
             return self._environment
         self._drop()
+        if found is not None and not self._take(found):
+            return None
         from weightstore.storage.lmdb_environment import Environment  # noqa: PLC0415 -- loaded late
 
-        self._environment = Environment(self.folder, size_bytes_max=self._size_bytes_max)
+        self._environment = Environment(self.folder, size_bytes_max=self.size_bytes_max)
         try:
-            self._inode = (self.folder / DATA_NAME).stat().st_ino
+            self._take((self.folder / DATA_NAME).stat())
         except OSError as error:  # somebody has deleted the folder, guard and all
             raise storage_error(error, f"look at the index {self.folder}") from error
         return self._environment
+
+    def _take(self, found: os.stat_result) -> bool:
+        """Note that this environment has a file open; False if another one of this process has."""
+        file_id = (found.st_dev, found.st_ino)
+        # One step, without a lock: a handle that is collected as garbage gets here anywhere.
+        if _open_files.setdefault(file_id, self) is not self:
+            return False
+        if self._file_id is not None and self._file_id != file_id:  # exchanged meanwhile
+            _open_files.pop(self._file_id, None)
+        self._file_id = file_id
+        return True
+
+    def _is_open(self, found: os.stat_result) -> bool:
+        return (found.st_dev, found.st_ino) == self._file_id
 
     def _is_as_opened(self) -> bool:
         """Whether the open file still has its name and its seal; one system call."""
@@ -189,7 +215,7 @@ class _SharedEnvironment:
             found = os.lstat(self._data_path)
         except OSError:
             return False
-        return found.st_ino == self._inode and _is_sealed(found)
+        return self._is_open(found) and _is_sealed(found)
 
     def _found(self) -> os.stat_result | None:
         """The data file, or None unless both files are there."""
@@ -305,6 +331,9 @@ class _SharedEnvironment:
         if self._environment is not None:
             self._environment.close()
             self._environment = None
+        if self._file_id is not None:
+            _open_files.pop(self._file_id, None)
+            self._file_id = None
 
 
 def _is_sealed(found: os.stat_result) -> bool:
@@ -319,6 +348,7 @@ def _seal_ns(found: os.stat_result) -> int:
 
 # LMDB's rule, one environment a process, makes this the process's and nobody else's.
 _shared: dict[Path, _SharedEnvironment] = {}
+_open_files: dict[_FileId, _SharedEnvironment] = {}
 # Taken again by a handle that is collected as garbage while its thread holds it.
 _shared_lock = threading.RLock()
 _inherited: list[_SharedEnvironment] = []
@@ -327,11 +357,21 @@ _inherited: list[_SharedEnvironment] = []
 def _acquire(folder: Path, size_bytes_max: int) -> _SharedEnvironment:
     place = folder.parent.resolve() / folder.name
     with _shared_lock:
-        shared = _shared.get(place)
+        shared = _shared.get(place) or _shared_at(place)
         if shared is None:
             shared = _shared[place] = _SharedEnvironment(place, size_bytes_max)
+        shared.size_bytes_max = max(shared.size_bytes_max, size_bytes_max)
         shared.handle_count += 1
         return shared
+
+
+def _shared_at(place: Path) -> _SharedEnvironment | None:
+    """The environment in a folder that another path leads to as well, by a mount.
+
+    Asked of the folders as they are now: one that was moved is not where it was.
+    """
+    ids = folder_ids(place)
+    return next((one for one in [*_shared.values()] if ids & folder_ids(one.folder)), None)
 
 
 def _release(shared: _SharedEnvironment) -> None:
@@ -353,6 +393,7 @@ def _forget_after_fork() -> None:
     global _shared_lock  # noqa: PLW0603 -- a lock that crossed a fork cannot be mended
     _inherited.extend(_shared.values())
     _shared.clear()
+    _open_files.clear()
     _shared_lock = threading.RLock()
 
 

@@ -18,7 +18,13 @@ import re
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from weightstore.errors import InputRefusedError, StoreOwnedError, WeightStoreError
+from weightstore.clock import Clock
+from weightstore.errors import (
+    InputRefusedError,
+    StorageFailedError,
+    StoreOwnedError,
+    WeightStoreError,
+)
 from weightstore.ids import HEX128_PATTERN, SessionId
 from weightstore.storage import machine
 from weightstore.storage.blob_keys import LOCKS_FOLDER
@@ -34,7 +40,9 @@ _SESSION = re.compile(HEX128_PATTERN.removesuffix("$"))
 _LOCK_NAME = re.compile(r"([0-9a-f]{32})(\.[0-7])?")
 """A lock file, or one that was being made."""
 _SESSION_LENGTH = 32
-_MAKE_TRY_COUNT = 8
+_MAKING_NAME_COUNT = 8
+_FIRST_WAIT_S = 0.01
+_LONGEST_WAIT_S = 0.5
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -74,12 +82,15 @@ class OwnerLock:
 
         After a crash: the file is there without a lock.
         """
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        # Forgotten first: a number that is closed twice may be another thread's file by then.
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
-def acquire_owner_lock(blobs: BlobStore, session: SessionId) -> OwnerLock | None:
+def acquire_owner_lock(
+    blobs: BlobStore, session: SessionId, *, clock: Clock, try_count: int
+) -> OwnerLock | None:
     """Lock `locks/<session>`, before the claim of this session is put.
 
     None for stores that are no directory of this machine, and for file systems without
@@ -87,10 +98,16 @@ def acquire_owner_lock(blobs: BlobStore, session: SessionId) -> OwnerLock | None
 
     After a crash: the file is there without a lock, or not there.
 
+    Args:
+        blobs: The store.
+        session: Of the launch; the file of an earlier launch is used again.
+        clock: Waits while others look whether the lock of an earlier launch is held.
+        try_count: Tries before those are waited for no more.
+
     Raises:
         StoreOwnedError: a process holds the lock of this session already.
         StoreReadOnlyError: files may not be made here.
-        StorageFailedError: the system failed.
+        StorageFailedError: the system failed, or others look at the lock all the time.
     """
     if not isinstance(blobs, LocalBlobStore):
         return None
@@ -98,7 +115,7 @@ def acquire_owner_lock(blobs: BlobStore, session: SessionId) -> OwnerLock | None
     folders = open_root(blobs.root, SYSCALLS, create=False)
     with folders.made((LOCKS_FOLDER,), durable=False) as folder:
         try:
-            file = _locked(session, folder)
+            file = _locked(session, folder, clock, try_count)
         except _NoLocksError:
             return None
         except OSError as error:
@@ -175,15 +192,26 @@ class _NoLocksError(Exception):
     """This file system has no locks."""
 
 
-def _locked(session: str, folder: int) -> int | None:
-    """The lock file of a session, open and locked; None if another process holds it."""
-    for number in range(_MAKE_TRY_COUNT):
-        file = _locked_anew(session, f"{session}.{number}", folder)
+def _locked(session: str, folder: int, clock: Clock, try_count: int) -> int | None:
+    """The lock file of a session, open and locked; None if another process holds it.
+
+    Whoever tidies up or examines the store shares the lock of a dead owner for as long as it
+    reads the log: that is waited for, and is no owner.
+    """
+    for number in range(try_count):
+        file = _locked_anew(session, f"{session}.{number % _MAKING_NAME_COUNT}", folder)
         if file is None:
             file = _locked_again(session, folder)
         if file is not None:
             return file
-    return None
+        if _is_owned(session, folder):
+            return None
+        clock.sleep(min(_FIRST_WAIT_S * 2**number, _LONGEST_WAIT_S))
+    raise StorageFailedError(
+        f"others look at {LOCKS_FOLDER}/{session} all the time",
+        do="Repeat; examine the store or tidy up another time.",
+        facts={"session": session},
+    )
 
 
 def _locked_anew(session: str, making: str, folder: int) -> int | None:
@@ -220,6 +248,21 @@ def _locked_again(session: str, folder: int) -> int | None:
     finally:
         if not is_ours:
             os.close(file)
+
+
+def _is_owned(session: str, folder: int) -> bool:
+    """Whether an owner holds the file of a session, rather than others who share its lock."""
+    try:
+        file = os.open(session, os.O_RDONLY | _OPEN, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _has_name(file, session, folder)
+    finally:
+        os.close(file)
+    return False
 
 
 def _lock(file: int) -> bool:

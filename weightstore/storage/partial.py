@@ -95,7 +95,14 @@ def _create(target: Path, entropy: Entropy, *, is_directory: bool) -> tuple[Path
             _remove(path)
             mark = _UNKNOWN_MARK
             continue
-        if _is_at(file, path):
+        try:
+            is_own = _is_at(file, path)
+        except BaseException:
+            # Removed first: whoever finds it unlocked takes it for abandoned.
+            _remove(path)
+            os.close(file)
+            raise
+        if is_own:
             return path, file
         os.close(file)
     raise StorageFailedError(

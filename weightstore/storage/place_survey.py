@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weightstore.storage.blob_keys import INDEX_FOLDER, LOCKS_FOLDER, TEMPORARY_MARK
-from weightstore.storage.index_place import file_system_of, is_local
+from weightstore.storage.index_place import LOCAL_FILE_SYSTEMS, file_system_of
 
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -84,11 +84,12 @@ def survey_place(root: Path) -> PlaceSurvey:
     """
     root = root.resolve(strict=True)
     found = os.statvfs(root)
+    file_system = file_system_of(root)
     look = _Look(root)
     look.walk()
     return PlaceSurvey(
-        file_system=file_system_of(root),
-        is_local=is_local(root),
+        file_system=file_system,
+        is_local=file_system in LOCAL_FILE_SYSTEMS,
         is_mounted_read_only=bool(found.f_flag & os.ST_RDONLY),
         free_size_bytes=found.f_bavail * found.f_frsize,
         free_file_count=found.f_favail if found.f_files else None,
@@ -120,7 +121,7 @@ class _Look:
         folders = [self._root]
         while folders:
             folder = folders.pop()
-            if not os.access(folder, os.W_OK | os.X_OK):
+            if not _may(folder, os.W_OK | os.X_OK):
                 self.unwritable.append(self._said(folder))
             try:
                 entries = sorted(_entries(folder), key=lambda entry: entry.name)
@@ -148,7 +149,7 @@ class _Look:
         self.size_bytes += found.st_size
         if path.is_relative_to(self._root / INDEX_FOLDER):
             self.index_size_bytes += found.st_size
-        if not os.access(path, os.R_OK):
+        if not _may(path, os.R_OK):
             self.unreadable.append(said)
         elif path.parent == self._root / LOCKS_FOLDER:
             self.locks.append(LockFile(path.name, _is_locked(path)))
@@ -157,6 +158,11 @@ class _Look:
 
     def _said(self, path: Path) -> str:
         return ascii(path.relative_to(self._root).as_posix())[1:-1]
+
+
+def _may(path: Path, access: int) -> bool:
+    """Whether this process has access, or there is nothing any more: a sweep may run beside it."""
+    return os.access(path, access) or not os.path.lexists(path)
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

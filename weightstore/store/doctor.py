@@ -5,15 +5,14 @@ Nothing here needs an opened store: a damaged one is what it is for.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 
+from weightstore import arguments
 from weightstore.errors import (
     BlobNotFoundError,
-    InputRefusedError,
     UpgradeRequiredError,
     WeightStoreError,
 )
@@ -57,12 +56,14 @@ def examine(
         progress: Told of bytes read, with `deep`.
 
     Raises:
-        InputRefusedError: the location is a URL.
+        InputRefusedError: the location is a URL, or an argument is of a wrong type.
     """
-    text = os.fspath(location)
-    if "://" in text:
-        raise InputRefusedError(f"{text} is a URL", do="Give the directory of a store.")
-    findings = tuple(_findings(Path(text), settings or Settings(), progress, deep=deep))
+    text = arguments.place_text(location, "location")
+    deep = arguments.flag(deep, "deep")
+    used = Settings() if settings is None else settings
+    arguments.check_instance(used, Settings, "settings", "Give a weightstore.Settings.")
+    progress = arguments.function(progress, "progress")
+    findings = tuple(_findings(Path(text), used, progress, deep=deep))
     return DoctorReport(location=text, is_deep=deep, findings=findings)
 
 
@@ -97,7 +98,7 @@ def _findings(
         yield _not_examined(prefix)
         yield from doctor_place.space_findings(survey, None, settings)
         return
-    yield from _guarded("head", _head_findings(blobs, prefix, settings.limits.hint_size_bytes))
+    yield from _guarded("head", _head_findings(blobs, log))
     yield from _of_state(blobs, log, prefix, survey, settings, progress, deep=deep)
 
 
@@ -154,6 +155,7 @@ def _read_log(blobs: BlobStore, log: Log) -> tuple[Prefix, list[Finding]]:
             if isinstance(step.verdict, Invalid):
                 void_slots.append(str(step.stored.record.slot))
         found = [info.key for info in blobs.list(LOG_PREFIX)]
+        prefix = log.follow(prefix)  # what was put before the listing ended is not beyond it
     except WeightStoreError as problem:
         findings.append(error("log", problem.message, problem.do))
         return prefix, findings
@@ -195,11 +197,11 @@ def _slot_of(key: str) -> Slot | None:
     return slot if log_key(slot) == key else None
 
 
-def _head_findings(blobs: BlobStore, prefix: Prefix, hint_size_bytes: int) -> Iterator[Finding]:
+def _head_findings(blobs: BlobStore, log: Log) -> Iterator[Finding]:
     """The hint may be anything; who finds it wrong only reads a little more."""
-    last = prefix.next_slot - 1
+    first = log.tail().next_slot - 1
     try:
-        data = blobs.get(HEAD_KEY, max_size_bytes=hint_size_bytes)
+        data = blobs.get(HEAD_KEY, max_size_bytes=log.limits.hint_size_bytes)
     except BlobNotFoundError:
         yield note("head", "the hint is missing: finding the tail takes some reads more")
         return
@@ -210,7 +212,8 @@ def _head_findings(blobs: BlobStore, prefix: Prefix, hint_size_bytes: int) -> It
         yield note("head", "the hint is garbage; the next write mends it")
         return
     slot = Slot(int(data))
-    if slot == last:
-        yield ok("head", f"the hint names the last record, {last}")
+    last = log.tail().next_slot - 1  # a writer goes on meanwhile, and its hint with it
+    if first <= slot <= last:
+        yield ok("head", f"the hint names the last record, {slot}")
     else:
         yield note("head", f"the hint names record {slot}, the last one is {last}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weightstore.format.keys import FORMAT_KEY, HEAD_KEY, LOG_PREFIX, RECEIVERS_PREFIX
 from weightstore.format.records import Now, OpenClaim
+from weightstore.history.sweep import SWEPT_PREFIXES
 from weightstore.settings import MIB, Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.local import LocalBlobStore
@@ -19,7 +21,8 @@ FREE_SIZE_BYTES_MIN = 16 * MIB
 FREE_FILE_COUNT_MIN = 1000
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 _KNOWN_NAMES = frozenset(
-    {"FORMAT", "head", "log", "manifests", "packs", "anchors", "receipts", "layouts", "receivers"}
+    key.removesuffix("/")
+    for key in (FORMAT_KEY, HEAD_KEY, LOG_PREFIX, *SWEPT_PREFIXES, RECEIVERS_PREFIX)
 )
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from weightstore.format import kept as kept_sets
 from weightstore.format.keys import parse_trainer_key
 from weightstore.format.rules import Prefix
-from weightstore.history.chain import plan_checkout
+from weightstore.history.chain import CheckoutPlan, plan_checkout
 from weightstore.history.log import Log
 from weightstore.history.presence import Presence, look_up_objects, readable
 from weightstore.history.progress import Progress
 from weightstore.history.references import References
+from weightstore.history.retire import unless_retired_meanwhile
 from weightstore.history.sweep import SWEPT_PREFIXES, sweep
 from weightstore.history.verify_each import verify_each
 from weightstore.history.versions import latest, records_of
@@ -52,13 +53,20 @@ class Examination:
         """Whether all objects of all kept versions are there, with their sizes."""
         records = list(records_of(self._log, self._prefix, self._prefix.now.kept))
         self._presence = list(look_up_objects(self._blobs, reversed(records), self._references))
+        if any(each.problems for each in self._presence):
+            # Who retires beside this deletes what this log still takes for kept.
+            kept = self._log.tail().now.kept
+            self._presence = [
+                each for each in self._presence if kept_sets.contains(kept, each.version)
+            ]
         self._damaged = {each.version for each in self._presence if each.problems}
         for each in self._presence:
             if each.problems:
                 yield self._damage("versions", each.version, some(each.problems))
         if not self._damaged:
             count = sum(each.object_count for each in self._presence)
-            yield ok("versions", f"{self.kept_count} kept versions name {count} objects, all there")
+            kept_count = len(self._presence)
+            yield ok("versions", f"{kept_count} kept versions name {count} objects, all there")
 
     def newest_findings(self) -> Iterator[Finding]:
         """Whether the newest version can be planned: its chain, its tables, its digest."""
@@ -66,22 +74,29 @@ class Examination:
         if newest is None:
             yield ok("newest", "no version was put yet")
             return
-        record = latest(self._log, self._prefix)
-        plan = plan_checkout(self._blobs, self._log, record, self._settings.limits)
+
+        def planned(prefix: Prefix) -> CheckoutPlan:
+            record = latest(self._log, prefix)
+            return plan_checkout(self._blobs, self._log, record, self._settings.limits)
+
+        plan = unless_retired_meanwhile(self._log, planned)
         self.newest_size_bytes = plan.schema.size_bytes
         yield ok("newest", f"{plan}")
 
     def deep_findings(self, progress: Progress) -> Iterator[Finding]:
         """Whether every stored byte of every kept version is what was committed."""
         records = list(records_of(self._log, self._prefix, self._prefix.now.kept))
-        outcomes = verify_each(self._blobs, reversed(records), self._settings, progress)
+        outcomes = list(verify_each(self._blobs, reversed(records), self._settings, progress))
+        if any(problem is not None for _, problem in outcomes):
+            kept = self._log.tail().now.kept  # as in `presence_findings`
+            outcomes = [pair for pair in outcomes if kept_sets.contains(kept, pair[0])]
         problems = [(version, problem) for version, problem in outcomes if problem is not None]
         new = [pair for pair in problems if pair[0] not in self._damaged]
         self._damaged.update(version for version, _ in problems)
         for version, problem in new:
             yield self._damage("deep", version, problem.message)
         if not problems:
-            yield ok("deep", f"every object of {len(records)} kept versions has its hash")
+            yield ok("deep", f"every object of {len(outcomes)} kept versions has its hash")
 
     def garbage_findings(self, quoted: str) -> Iterator[Finding]:
         """What could be deleted, and what is in flight."""
@@ -104,20 +119,26 @@ class Examination:
 
     def _attempt_findings(self) -> Iterator[Finding]:
         """Objects of versions that may still come: of a put that runs, or was cut."""
-        now = self._prefix.now
-        newest = now.newest.version if now.newest is not None else 0
-        count = size_bytes = 0
-        for folder in SWEPT_PREFIXES:
-            for info in self._blobs.list(folder):
-                key = parse_trainer_key(info.key)
-                if key is not None and key.epoch == now.epoch and (key.version or 0) > newest:
-                    count += 1
-                    size_bytes += info.size_bytes
-        if count:
+        before = _newest_version(self._prefix)
+        found = [
+            (key, info.size_bytes)
+            for folder in SWEPT_PREFIXES
+            for info in self._blobs.list(folder)
+            if (key := parse_trainer_key(info.key)) is not None and (key.version or 0) > before
+        ]
+        # Only now, since what was put before the listing ended is no attempt any more.
+        tail = self._log.tail()
+        newest = _newest_version(tail)
+        sizes_bytes = [
+            size_bytes
+            for key, size_bytes in found
+            if key.epoch == tail.now.epoch and (key.version or 0) > newest
+        ]
+        if sizes_bytes:
             yield note(
                 "attempt",
-                f"{count} objects ({size_said(size_bytes)}) are of version {newest + 1}, "
-                "which is being put or was cut",
+                f"{len(sizes_bytes)} objects ({size_said(sum(sizes_bytes))}) are of "
+                f"version {newest + 1}, which is being put or was cut",
                 "Nothing, if a trainer runs; else the next trainer's claim lets them go.",
             )
 
@@ -129,6 +150,10 @@ class Examination:
         if not whole:
             return "no kept version can be checked out until then"
         return f"versions that can be checked out: {_ranges(whole)}"
+
+
+def _newest_version(prefix: Prefix) -> int:
+    return 0 if prefix.now.newest is None else prefix.now.newest.version
 
 
 def _ranges(versions: Sequence[VersionId]) -> str:

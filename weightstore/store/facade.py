@@ -12,7 +12,7 @@ from weightstore import arguments
 from weightstore.clock import SystemClock, SystemEntropy
 from weightstore.errors import closing_after
 from weightstore.format import kept as kept_sets
-from weightstore.format.records import MAX_INTEGER
+from weightstore.format.canonical import MAX_INTEGER
 from weightstore.format.rules import is_kept, next_version
 from weightstore.history import retire, tags
 from weightstore.history.commit import LogWriter
@@ -22,7 +22,7 @@ from weightstore.history.references import References
 from weightstore.ids import SessionId, StoreId, VersionId, parse_run_id, parse_tag_name
 from weightstore.settings import Settings
 from weightstore.storage.machine import process_id
-from weightstore.store import opening, reporting
+from weightstore.store import opening, reporting, retiring
 from weightstore.store.reading import Components, Selector, StoreReader
 from weightstore.store.views import ImportedVersion, RetireReport, VersionInfo
 from weightstore.trainer.cast_rules import CastRules
@@ -197,14 +197,12 @@ class WeightStore(StoreReader):
             FencedError: a newer claim came; stop this trainer.
         """
         self._refuse_closed()
-        from weightstore.trainer.put_request import check_put  # noqa: PLC0415 -- as for `trainer`
+        from weightstore.trainer.put_request import parse_put  # noqa: PLC0415 -- as for `trainer`
 
         # Before the claim too, so that a slip of the caller leaves no trace in the log.
-        check_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
+        given = parse_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
         session = self._own_session(parse_run_id(arguments.text(run, "run")))
-        return session.put_step(
-            step, tensors, anchor=anchor, missing=missing, new_schema=new_schema
-        ).result()
+        return session.begin(given).result()
 
     def import_checkpoint(
         self,
@@ -293,7 +291,7 @@ class WeightStore(StoreReader):
             versions=kept_sets.of_versions(check_committed(now, each) for each in wanted),
         )
         references = References(self._blobs, self._log, self._settings.limits)
-        return reporting.retire_and_sweep(
+        return retiring.retire_and_sweep(
             self._writer(), self._blobs, keep, references, dry_run=dry_run
         )
 

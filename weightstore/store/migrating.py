@@ -1,21 +1,23 @@
 """Raising a store to the newest format, by the frozen code of `migrations`.
 
 That code knows every format by itself, and nothing of this package; it lies in the package
-as `_migrations`, and in a checkout beside it.
+as `_migrations`, and in a checkout beside it. What lies beside an installed package is
+somebody else's, whatever its name, and is not run.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, cast
 
+from weightstore import arguments
 from weightstore.clock import Clock, Entropy, SystemClock, SystemEntropy
 from weightstore.errors import (
     ConflictError,
@@ -29,8 +31,8 @@ from weightstore.storage.durable import storage_error
 
 PACKAGE = "weightstore._migrations"
 _PACKAGE_FOLDER = Path(__file__).parents[1]
-FOLDERS = (_PACKAGE_FOLDER / "_migrations", _PACKAGE_FOLDER.parent / "migrations")
-"""Where the code is in an installed package, and in a checkout."""
+PACKAGED_FOLDER = _PACKAGE_FOLDER / "_migrations"
+CHECKOUT_FOLDER = _PACKAGE_FOLDER.parent / "migrations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,11 @@ def plan_migration(
         UpgradeRequiredError: the store has a newer format than this release knows.
         NotAStoreError: there is no store.
         CorruptLogError: its log does not parse.
+        InputRefusedError: the location is a URL, or an argument is of a wrong type.
     """
-    root = _root(location)
+    root, folder = _root(location), _steps(steps_folder)
     with _as_our_errors(root):
-        return _ours(load_migrations().plan(root, steps_folder))
+        return _ours(load_migrations().plan(root, folder))
 
 
 def migrate_store(
@@ -112,35 +115,62 @@ def migrate_store(
 
     Raises:
         ConflictError: a trainer writes all the time.
-        UpgradeRequiredError, NotAStoreError, CorruptLogError: as `plan_migration`.
+        UpgradeRequiredError, NotAStoreError, CorruptLogError, InputRefusedError: as
+            `plan_migration`.
     """
-    root = _root(location)
+    root, folder = _root(location), _steps(steps_folder)
+    used_clock = SystemClock() if clock is None else clock
+    used_entropy = SystemEntropy() if entropy is None else entropy
+    arguments.check_instance(used_clock, Clock, "clock", "Give a Clock, or leave it out.")
+    arguments.check_instance(used_entropy, Entropy, "entropy", "Give an Entropy, or leave it out.")
     with _as_our_errors(root):
         return _ours(
             load_migrations().run(
                 root,
-                nonce=(entropy or SystemEntropy()).hex128,
-                unix_ms=(clock or SystemClock()).unix_ms(),
-                folder=steps_folder,
+                nonce=used_entropy.hex128,
+                unix_ms=used_clock.unix_ms(),
+                folder=folder,
             )
         )
 
 
-def load_migrations(folders: Sequence[Path] = FOLDERS) -> MigrationCode:
-    """The code from the first of these folders that is there.
+def load_migrations(
+    packaged: Path = PACKAGED_FOLDER, checkout: Path = CHECKOUT_FOLDER
+) -> MigrationCode:
+    """The code from the first of two folders that has it.
+
+    Args:
+        packaged: Where it is in an installed package.
+        checkout: Where it is in a checkout of this project, and only there.
 
     Raises:
-        InputRefusedError: none is; the installation is not whole.
+        InputRefusedError: neither has it; the installation is not whole.
     """
-    found = next((each for each in folders if (each / "__init__.py").is_file()), None)
-    if found is None:
+    if _is_code(packaged):
+        found = packaged
+    elif _is_code(checkout) and _is_checkout(checkout.parent):
+        found = checkout
+    else:
         raise InputRefusedError(
-            f"this installation lacks its migrations: none of {[str(each) for each in folders]}",
+            f"this installation lacks its migrations: neither {packaged} nor {checkout} has them",
             do="Install weightstore again.",
         )
     if PACKAGE not in sys.modules or sys.modules[PACKAGE].__path__ != [str(found)]:
         _load_package(found)
     return cast("MigrationCode", importlib.import_module(f"{PACKAGE}.chain"))
+
+
+def _is_code(folder: Path) -> bool:
+    return (folder / "__init__.py").is_file() and (folder / "chain.py").is_file()
+
+
+def _is_checkout(folder: Path) -> bool:
+    """Whether a folder is this project's; beside an installed package it is `site-packages`."""
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return bool(project["name"] == "weightstore")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _load_package(folder: Path) -> None:
@@ -157,13 +187,11 @@ def _load_package(folder: Path) -> None:
 
 
 def _root(location: str | PathLike[str]) -> Path:
-    text = os.fspath(location)
-    if "://" in text:
-        raise InputRefusedError(
-            f"{text} is a URL; this release migrates local directories only",
-            do="Give the directory of a store.",
-        )
-    return Path(text)
+    return Path(arguments.place_text(location, "location"))
+
+
+def _steps(folder: Path | None) -> Path | None:
+    return None if folder is None else arguments.path(folder, "steps_folder")
 
 
 def _ours(plan: _Plan) -> MigrationPlan:

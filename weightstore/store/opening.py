@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from os import PathLike
 from pathlib import Path
 
+from weightstore import arguments
 from weightstore.clock import Clock, Entropy
 from weightstore.errors import InputRefusedError, StorageFailedError
 from weightstore.history.log import Log
@@ -38,13 +38,7 @@ def open_local(
         NotAStoreError: no store is there, and `create` is false.
         BackendUnsuitableError: the file system cannot create files conditionally.
     """
-    text = os.fspath(location)
-    if "://" in text:
-        raise InputRefusedError(
-            f"{text} is a URL; this release stores in local directories only",
-            do="Give a directory.",
-            facts={"location": text},
-        )
+    text = arguments.place_text(location, "location")
     blobs = LocalBlobStore(Path(text), create=create, entropy=entropy)
     log = Log(blobs, settings.limits)
     if not create:

@@ -20,8 +20,14 @@ from weightstore.history.log_index import LogIndex
 from weightstore.history.manifests import SchemaCache
 from weightstore.history.progress import Progress, no_progress
 from weightstore.ids import StoreId
+from weightstore.layout.boxes import Box
+from weightstore.receiver.attach import LiveTargets, attach_receiver
+from weightstore.receiver.receiver import Receiver
+from weightstore.receiver.receiver_settings import ReceiverSettings
+from weightstore.receiver.version_source import VersionSource
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
+from weightstore.storage.partial import remove_abandoned_partials
 from weightstore.store import reporting
 from weightstore.store.views import (
     Checkout,
@@ -119,6 +125,37 @@ class StoreReader:
             targets.finish()
         return self._info(prefix, record)
 
+    def receiver(
+        self,
+        targets: LiveTargets,
+        *,
+        boxes: Mapping[str, Box] | None = None,
+        settings: ReceiverSettings | None = None,
+    ) -> Receiver:
+        """Attach to live weights, to bring version after version into them in place.
+
+        The receiver is empty until its first `refit`, `recover` or `adopt`; nothing is written
+        before.
+
+        Args:
+            targets: Name to live tensor: the parameters and buffers themselves, such as
+                `dict(model.named_parameters())`; or name to bits in host memory.
+            boxes: Name to the part of the tensor that the live one is, in units; a box without
+                units says that nothing of a tensor lives here.
+            settings: Pool, launches and times.
+
+        Raises:
+            InputRefusedError: an argument is of a wrong type, or an array cannot be written.
+            VersionNotFoundError: the store holds no version yet.
+            SchemaMismatchError: the targets do not fit the newest version; all differences
+                are listed.
+        """
+        self._refuse_closed()
+        source = VersionSource(self._blobs, self._log, self._settings)
+        return attach_receiver(
+            source, targets, boxes=boxes, settings=settings, clock=self._components.clock
+        )
+
     def checkout_to_file(
         self, selector: Selector, path: str | PathLike[str], *, progress: Progress = no_progress
     ) -> VersionInfo:
@@ -127,10 +164,13 @@ class StoreReader:
         After a crash: no file, or the whole file.
 
         Raises:
-            InputRefusedError: the file exists.
+            InputRefusedError: the file exists, or would lie in the store.
         """
         target = arguments.path(path, "path")
-        # Told again by the writer, but then only after all weights were read.
+        export.check_outside(self._blobs, target)
+        # Both once more by the writer, but then only after all weights were read. What killed
+        # writers have left goes first, also where this one is refused.
+        remove_abandoned_partials(arguments.expanded(target))
         export.check_free_file(target)
         taken = self.checkout(selector, progress=progress)
         export.write_safetensors_file(taken.host, target, self._components.entropy)
@@ -148,10 +188,12 @@ class StoreReader:
         After a crash: no directory, or the whole one.
 
         Raises:
-            InputRefusedError: the directory exists and is not empty.
+            InputRefusedError: the directory exists and is not empty, or would lie in the
+                store; or a stored file has a name that loaders run.
         """
         target = arguments.path(directory, "directory")
         arguments.function(progress, "progress")
+        export.check_outside(self._blobs, target)
         prefix, record = self._find(selector)
         with self._gone_if_retired(record):
             export.export_checkpoint(
@@ -191,23 +233,26 @@ class StoreReader:
         old: Selector,
         new: Selector = "latest",
         *,
-        values: bool = True,
+        counts: bool = False,
         progress: Progress = no_progress,
     ) -> VersionDiff:
-        """Compare two versions tensor by tensor, in memory for the largest tensor twice.
+        """Compare two versions tensor by tensor.
+
+        Memory: the largest tensor (or bundle of small ones) twice, and the buffers of one
+        block and one piece.
 
         Args:
             old: The version to start from.
             new: The version to compare with it; it may be the older one.
-            values: Also measure how far values moved. False only counts; between neighbours
-                the counts come from the packs, and no weights are read.
+            counts: Only count what changed; between neighbours the counts come from the
+                packs, and no weights are read. False also measures how far values moved.
             progress: Told of bytes compared.
 
         Raises:
             VersionGoneError: one of them was retired.
             CorruptError: stored bytes fail a check.
         """
-        values = arguments.flag(values, "values")
+        counts = arguments.flag(counts, "counts")
         arguments.function(progress, "progress")
         wanted = arguments.selector(new)
         prefix, before = self._find(old)
@@ -219,7 +264,7 @@ class StoreReader:
                 self._plan(after),
                 self._settings,
                 progress,
-                values=values,
+                counts=counts,
             )
         return reporting.version_diff(self._info(prefix, before), self._info(prefix, after), found)
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from itertools import islice
 
 from weightstore.errors import CorruptLogError
-from weightstore.format import kept as kept_sets
 from weightstore.format.records import (
     ActivateRecord,
     AltRecord,
@@ -23,23 +22,16 @@ from weightstore.format.records import (
     VoidRecord,
 )
 from weightstore.format.rules import Invalid, Prefix
-from weightstore.history import retire, sweep
 from weightstore.history.chain import CheckoutPlan
-from weightstore.history.commit import LogWriter
 from weightstore.history.diff import Differences
 from weightstore.history.log import Log, Step
 from weightstore.history.manifests import SchemaCache, load_manifest, load_schema
-from weightstore.history.references import References
-from weightstore.history.retire_reasons import kept_reasons
 from weightstore.ids import Slot, StoreId
 from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
-from weightstore.storage.local import LocalBlobStore
 from weightstore.store.views import (
     ImportedVersion,
-    KeptVersion,
     LogRow,
-    RetireReport,
     SkippedFile,
     StoreState,
     VerifyReport,
@@ -147,50 +139,6 @@ def store_state(location: str, store_id: StoreId, prefix: Prefix) -> StoreState:
         epoch=now.epoch,
         owner=f"run {claim.run} on {claim.host}, process {claim.process}" if claim else None,
         active=now.active.version if now.active else None,
-    )
-
-
-def retire_and_sweep(
-    writer: LogWriter,
-    blobs: BlobStore,
-    keep: retire.Keep,
-    references: References,
-    *,
-    dry_run: bool,
-) -> RetireReport:
-    """Put the retire record, then delete; with a dry run only plan.
-
-    After a crash: nothing, or the record, or the record and some deletions; repeating ends
-    it.
-    """
-    if dry_run:
-        plan = retire.plan_retire(writer.log, writer.log.tail(), keep, chain_of=references.chain_of)
-    else:
-        plan = retire.retire(
-            writer,
-            blobs,
-            keep,
-            chain_of=references.chain_of,
-            objects_of=references.objects_of,
-        )
-        if isinstance(blobs, LocalBlobStore):
-            blobs.sweep_temporary()
-    swept = sweep.sweep(
-        blobs,
-        writer.log,
-        objects_of=references.objects_of,
-        dry_run=dry_run,
-        kept=plan.kept if dry_run else None,
-    )
-    reasons = kept_reasons(
-        writer.log, writer.log.tail(), keep, plan.kept, chain_of=references.chain_of
-    )
-    return RetireReport(
-        gone=tuple(kept_sets.iterate(plan.gone)),
-        kept=tuple(KeptVersion(version, why) for version, why in reasons.items()),
-        deleted_count=swept.deleted_count,
-        deleted_size_bytes=swept.deleted_size_bytes,
-        unknown_count=swept.unknown_count,
     )
 
 

@@ -21,6 +21,9 @@ FOLDER = -1
 """Stands in a state where a file has its contents."""
 EMPTY = 0
 """The contents of a file that was never written."""
+_GOLDEN_NUMERATOR = 6180339887498949
+_GOLDEN_DENOMINATOR = 10**16
+_PAGE_SIZE_BYTES = 4096
 
 State: TypeAlias = Mapping[str, int]
 """Path below the root to contents; folders are there too."""
@@ -112,9 +115,11 @@ class Contents:
         """What may be on the disk when these bytes were written over durable ones, unsynced.
 
         Parts of them, in order and out of it; the new size with no data, with old blocks of
-        the disk, or with the first or last page alone.
+        the disk, or with the first or last page alone. The pages at the beginning that are
+        what is durable were not written, so they stay.
         """
         data = self.bytes_of(newest)
+        kept = _equal_pages(self.bytes_of(durable), data)
         size = len(data)
         if not size:
             return []
@@ -124,8 +129,19 @@ class Contents:
         parts = [data[:cut] for cut in sorted({1, size // 3, half, size - 1})]
         parts += [bytes(size), garbage, data[:half] + bytes(size - half)]
         parts += [bytes(half) + data[half:], data[:half] + garbage[half:], data + b"\0" * 8]
-        numbers = dict.fromkeys(self.number_of(part) for part in parts)
+        whole = [part if len(part) < len(kept) else kept + part[len(kept) :] for part in parts]
+        numbers = dict.fromkeys(self.number_of(part) for part in whole if len(part) >= len(kept))
         return [number for number in numbers if number not in {durable, newest}]
+
+
+def _equal_pages(durable: bytes, newest: bytes) -> bytes:
+    """The whole pages at the beginning that two contents share."""
+    count = 0
+    while ((end := (count + 1) * _PAGE_SIZE_BYTES) <= min(len(durable), len(newest))) and durable[
+        end - _PAGE_SIZE_BYTES : end
+    ] == newest[end - _PAGE_SIZE_BYTES : end]:
+        count += 1
+    return newest[: count * _PAGE_SIZE_BYTES]
 
 
 @dataclass(slots=True)
@@ -277,8 +293,8 @@ def _picks(sizes: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
         return
     yield from _extremes(sizes)
     # Steps of about the golden ratio that share no factor with the whole never repeat, and
-    # lie as far from each other as they can.
-    step = int(total * 0.6180339887498949) | 1
+    # lie as far from each other as they can. In whole numbers: a float holds no such count.
+    step = total * _GOLDEN_NUMERATOR // _GOLDEN_DENOMINATOR | 1
     while math.gcd(step, total) != 1:
         step += 1
     for count in range(1, limit):

@@ -23,6 +23,7 @@ GOOD: dict[str, Callable[[], Arguments]] = {
     "tag": lambda: {"name": "best"},
     "untag": lambda: {"name": "best"},
     "checkout_into": lambda: {"selector": "latest", "state_dict": {"w": torch.zeros(8)}},
+    "receiver": lambda: {"targets": {"w": torch.zeros(8)}},
     "checkout_to_file": lambda: {"selector": "latest", "path": "file"},
     "export": lambda: {"selector": "latest", "directory": "folder"},
     "diff": lambda: {"old": 1},

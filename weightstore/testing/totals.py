@@ -6,9 +6,11 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
 
 from weightstore.storage.durable import replace_durably
 
@@ -44,6 +46,41 @@ def add(name: str, count: int, *, path: Path | None = None) -> None:
         temporary = file.with_name(f".{file.name}.partial")
         temporary.write_text(text, encoding="ascii")
         replace_durably(temporary, file)
+
+
+def union_when_complete(
+    folder: Path, part: str, numbers: Collection[int], parts: Collection[str]
+) -> frozenset[int] | None:
+    """Keep what one part has seen, and tell whoever comes last what all have seen together.
+
+    The parts may be in several processes, at once and in any order.
+
+    After a crash: the part is kept or not; the union is told to nobody or to one.
+
+    Args:
+        folder: Of one run, the same for all its parts.
+        part: Whose numbers they are; each part is kept once.
+        numbers: 64 bits each.
+        parts: Everybody who is waited for.
+
+    Returns:
+        All numbers, each once, if this was the last part; else None.
+
+    Raises:
+        ValueError: the part is none of those, or was kept already.
+    """
+    if part not in parts:
+        raise ValueError(f"{part} is none of the parts that are waited for")
+    folder.mkdir(exist_ok=True)
+    with _locked(folder):
+        file = folder / f"{part}.u64"
+        if file.exists():
+            raise ValueError(f"{part} was kept already")
+        np.array(sorted(numbers), np.uint64).tofile(file)
+        files = [folder / f"{one}.u64" for one in parts]
+        if not all(one.exists() for one in files):
+            return None
+        return frozenset().union(*(np.fromfile(one, np.uint64).tolist() for one in files))
 
 
 def totals(path: Path | None = None) -> dict[str, int]:

@@ -5,22 +5,27 @@ What a file holds is proven by digest before it is used, so it needs no durabili
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import mmap
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weightstore.errors import InputRefusedError
-from weightstore.storage.durable import replace_durably, storage_error
+from weightstore.storage.durable import replace_durably, storage_error, sync_path
+from weightstore.storage.machine import process_id
 from weightstore.trainer.baseline import Baseline, BaselineLayout
 
 _HEADER_SIZE_BYTES = 4096
 _MAGIC = b"weightstore-baseline-1\n"
+# A link could lead to a file that is in use by another name, a FIFO would block.
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class BaselinePlace(Protocol):
@@ -62,57 +67,63 @@ class MemoryPlace:
 
 
 class FilePlace:
-    """Baselines in a memory-mapped file, held by one process at a time."""
+    """Baselines in a memory-mapped file, held by one trainer at a time.
+
+    What is locked is the mapped file itself, whatever it is called: two names of one file
+    would let two trainers write into one baseline. A lock file beside it holds the name.
+    """
 
     def __init__(self, path: Path) -> None:
         """Take hold of the place.
 
         Raises:
-            InputRefusedError: another process holds it, or it cannot be made.
+            InputRefusedError: another trainer holds it, it cannot be made, or there is a
+                file that is no baseline; nothing was changed.
+            StorageFailedError: its file system cannot lock files.
         """
         self._path = path
-        try:
-            if path.is_dir():
-                raise InputRefusedError(
-                    f"baseline file {path} is a directory", do="Give the path of a file."
-                )
-            self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise InputRefusedError(
-                f"baseline file {path} cannot be made: {error.strerror}",
-                do="Give a path in an existing directory that this process may write.",
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise InputRefusedError(
-                f"baseline file {path} is in use by another process",
-                do="Give each trainer process a file of its own.",
-            ) from error
+        self._process = process_id()
+        self._present: int | None = None
+        self._made: int | None = None
+        self._lock: int | None = None
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._present = _open_baseline(path)
+            if self._present is not None:
+                _lock(self._present, path)
+            _check_replaceable(self._candidate())
+            with _made_by_caller(path):
+                self._lock = os.open(f"{path}.lock", _FLAGS | os.O_CREAT, 0o644)
+            _lock(self._lock, path)
+            _check_named(path, self._present)
+            undo.pop_all()
 
     def close(self) -> None:
-        """Let go of the place; the file stays for the next process."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Let go of the place; the file stays for the next trainer."""
+        held = [file for file in (self._present, self._made, self._lock) if file is not None]
+        # A map keeps a descriptor of its own, and whoever closed may still hold the map.
+        # In a forked child the lock is the parent's.
+        for file in held if process_id() == self._process else ():
+            fcntl.flock(file, fcntl.LOCK_UN)
+        # Forgotten before they are closed: after an interrupt a number may be someone else's.
+        self._present = self._made = self._lock = None
+        for file in held:
+            os.close(file)
 
     def load(self, layout: BaselineLayout) -> Baseline | None:
         """The file's baseline, unproven; None if there is none of this layout.
 
         Raises:
-            StorageFailedError: it is there and cannot be read, or not written.
+            StorageFailedError: it is there and cannot be read.
         """
-        size_bytes = _HEADER_SIZE_BYTES + layout.size_bytes
+        if self._present is None:
+            return None
         with _typed("read", self._path):
-            try:
-                with self._path.open("rb") as file:
-                    head = file.read(_HEADER_SIZE_BYTES)
-            except FileNotFoundError:
+            head = os.pread(self._present, _HEADER_SIZE_BYTES, 0)
+            size_bytes = os.fstat(self._present).st_size
+            if head != _header(layout) or size_bytes != _HEADER_SIZE_BYTES + layout.size_bytes:
                 return None
-            if head != _header(layout) or self._path.stat().st_size != size_bytes:
-                return None
-            return _mapped(self._path, layout)
+            return _mapped(self._present, layout)
 
     def create(self, layout: BaselineLayout) -> Baseline:
         """A new baseline beside the present one; `adopt` puts it in place.
@@ -120,27 +131,136 @@ class FilePlace:
         After a crash: the present file is as it was; a started one is written anew.
 
         Raises:
+            InputRefusedError: a file that is no baseline has its name.
             StorageFullError: the file system has no room for it.
             StoreReadOnlyError, StorageFailedError: it cannot be made.
         """
         path = self._candidate()
         with _typed("make", path):
+            _check_replaceable(path)
             path.unlink(missing_ok=True)
-            with path.open("xb") as file, _removed_on_failure(path):
-                os.posix_fallocate(file.fileno(), 0, _HEADER_SIZE_BYTES + layout.size_bytes)
-                file.write(_header(layout))
-                file.flush()
-            return _mapped(path, layout)
+            file = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644)
+            old, self._made = self._made, file
+            _let_go(old)
+            with _removed_on_failure(path):
+                _lock(file, path)
+                # Durable before the file has a size: what a power cut leaves is empty or is
+                # known as a baseline, so it can be replaced.
+                os.pwrite(file, _header(layout), 0)
+                sync_path(path)
+                os.posix_fallocate(file, 0, _HEADER_SIZE_BYTES + layout.size_bytes)
+                baseline = _mapped(file, layout)
+        _check_named(path, file)
+        return baseline
 
     def adopt(self) -> None:
         """Make the created baseline the present one; its maps stay valid.
 
         After a crash: the old file or the new one.
+
+        Raises:
+            InputRefusedError: someone else has put another file in its place.
+            StorageFailedError: it could not be put in place.
         """
+        made = self._made
+        _check_named(self._candidate(), made)
+        _check_replaceable(self._path)
         replace_durably(self._candidate(), self._path)
+        old, self._present, self._made = self._present, made, None
+        _let_go(old)
+        _check_named(self._path, made)
 
     def _candidate(self) -> Path:
         return self._path.with_name(self._path.name + ".new")
+
+
+def _let_go(old: int | None) -> None:
+    """Close a file that is replaced; a map of it keeps its lock for as long as it lives."""
+    if old is not None:
+        os.close(old)
+
+
+def _open_baseline(path: Path) -> int | None:
+    """Open a file that may be replaced; None if there is none.
+
+    Raises:
+        InputRefusedError: it is no regular file, or neither empty nor a baseline.
+    """
+    with _made_by_caller(path), ExitStack() as undo:
+        try:
+            file = os.open(path, _FLAGS)
+        except FileNotFoundError:
+            return None
+        undo.callback(os.close, file)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise _no_baseline(path, "no regular file")
+        if os.pread(file, len(_MAGIC), 0) not in {b"", _MAGIC}:
+            raise _no_baseline(path, "neither empty nor a baseline")
+        undo.pop_all()
+        return file
+    raise AssertionError("the block above returns or raises")
+
+
+def _check_replaceable(path: Path) -> None:
+    file = _open_baseline(path)
+    if file is not None:
+        os.close(file)
+
+
+def _check_named(path: Path, file: int | None) -> None:
+    """Check that a name is that of an open file, or of none."""
+    try:
+        named = path.lstat()
+    except FileNotFoundError:
+        named = None
+    except OSError as error:
+        raise storage_error(error, f"look at the baseline file {path}") from error
+    held = None if file is None else os.fstat(file)
+    if (named and (named.st_dev, named.st_ino)) != (held and (held.st_dev, held.st_ino)):
+        raise InputRefusedError(
+            f"baseline file {path} was replaced by another process",
+            do="Give each trainer a file of its own.",
+            facts={"path": str(path)},
+        )
+
+
+def _lock(file: int, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InputRefusedError(
+            f"baseline file {path} is in use by another trainer, perhaps under another name",
+            do="Give each trainer a file of its own.",
+            facts={"path": str(path)},
+        ) from error
+    except OSError as error:
+        raise storage_error(error, f"lock the baseline file {path}") from error
+
+
+def _no_baseline(path: Path, what: str) -> InputRefusedError:
+    return InputRefusedError(
+        f"{path} is {what}, so no baseline may replace it",
+        do="Give the path of a file that is not there yet.",
+        facts={"path": str(path)},
+    )
+
+
+@contextmanager
+def _made_by_caller(path: Path) -> Iterator[None]:
+    """What the system refuses about a path is for whoever gave it to mend."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EISDIR:
+            raise _no_baseline(path, "a directory") from error
+        if error.errno == errno.ELOOP:
+            raise _no_baseline(path, "a symbolic link") from error
+        if error.errno == errno.ENXIO:
+            raise _no_baseline(path, "no regular file") from error
+        raise InputRefusedError(
+            f"baseline file {path} cannot be made: {error.strerror}",
+            do="Give a path in an existing directory that this process may write.",
+        ) from error
 
 
 @contextmanager
@@ -161,10 +281,10 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
         raise
 
 
-def _mapped(path: Path, layout: BaselineLayout) -> Baseline:
-    shape = (_HEADER_SIZE_BYTES + layout.size_bytes,)
-    whole: NDArray[Any] = np.memmap(path, dtype=np.uint8, mode="r+", shape=shape)
-    return Baseline(layout, np.asarray(whole)[_HEADER_SIZE_BYTES:])
+def _mapped(file: int, layout: BaselineLayout) -> Baseline:
+    # The map has a descriptor of its own, and with it the lock.
+    whole = mmap.mmap(file, _HEADER_SIZE_BYTES + layout.size_bytes)
+    return Baseline(layout, np.frombuffer(whole, dtype=np.uint8)[_HEADER_SIZE_BYTES:])
 
 
 def _header(layout: BaselineLayout) -> bytes:

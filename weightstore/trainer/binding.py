@@ -68,7 +68,7 @@ class Binding:
         self._content: dict[int, _Given] = {}
         self._given: Iterable[InputTensor]
         if isinstance(inputs, MappedInputs):
-            mapped = self._without_tied(inputs)
+            mapped = list(inputs.tensors.values())
             self._check(mapped)
             self._given = self._in_schema_order(mapped)
         else:
@@ -104,17 +104,6 @@ class Binding:
 
     def _canonical(self, name: str) -> str:
         return self._targets.get(name, name)
-
-    def _without_tied(self, inputs: MappedInputs) -> list[InputTensor]:
-        """Leave out names that the schema lacks, but whose memory is that of one it has.
-
-        Checkpoints of tied models hold one name, their state dicts several.
-        """
-        given = inputs.tensors
-        extra = [name for name in given if name not in self.schema]
-        known = {given[name].storage for name in given if extra and name in self.schema} - {None}
-        tied = {name for name in extra if given[name].storage in known}
-        return [found for name, found in given.items() if name not in tied]
 
     def _in_schema_order(self, given: list[InputTensor]) -> list[InputTensor]:
         """One name of each tensor in schema order, its own where given; then all tied ones."""

@@ -35,8 +35,6 @@ from weightstore.storage.owner_lock import (
 from weightstore.trainer.benches import make_benches
 from weightstore.trainer.tools import Tools
 
-CLAIM_TRY_COUNT = 3
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoreParts:
@@ -92,7 +90,12 @@ def claim_store(
     tools = _make_tools(at_end, parts, session)
     owner = Owner(host=host_name(), process=process_id(), boot_id=boot_id())
     # Held before the claim says so: a claim whose owner holds no lock is of a dead one.
-    lock = acquire_owner_lock(parts.blobs, session)
+    lock = acquire_owner_lock(
+        parts.blobs,
+        session,
+        clock=parts.clock,
+        try_count=parts.settings.limits.owner_lock_try_count,
+    )
     if lock is not None:
         # Whatever is not known of the claim, the file stays, so that a successor can prove
         # this owner dead.
@@ -126,7 +129,7 @@ def _open_claim(
             is_owner_dead=lambda other, boot: is_owner_dead(tools.blobs, other, boot),
         )
 
-    for _ in range(CLAIM_TRY_COUNT - 1):
+    for _ in range(tools.limits.claim_try_count - 1):
         try:
             return claim()
         except StoreOwnedError as error:

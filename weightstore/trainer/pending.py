@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +96,16 @@ class PendingVersion:
 
     def wait(self) -> None:
         """Wait for the end, whatever it is."""
-        self._future.exception()
+        with suppress(CancelledError):
+            self._future.exception()
+
+    def abandon(self) -> None:
+        """For the side that began it: never start it, unless it was started already."""
+        self._future.cancel()
+
+    def start(self) -> bool:
+        """For the side that works: whether to go on, since nobody has abandoned it."""
+        return self._future.set_running_or_notify_cancel()
 
     def mark_captured(self) -> None:
         """For the side that works: the tensors were read."""

@@ -333,15 +333,14 @@ class Publisher:
         """
         left, self._open = self._open, None
         assert left is not None
-        assert left.head is not None
-        assert left.move is not None
         # While the baseline moves it is of no version. If that fails, the version is committed
         # all the same, and the next put writes a full one.
         self._state.head = self._state.unreadable = self._state.baseline = None
         try:
             own = record.commit_id == left.attempt.commit_id
-            self._state.head = left.head if own else read_head(self._tools, record)[0]
-            self._state.baseline = left.move()
+            # A put that was interrupted may not have noted what its record would move.
+            self._state.head = (left.head if own else None) or read_head(self._tools, record)[0]
+            self._state.baseline = left.move() if left.move else None
         except WeightStoreError as error:
             if self._state.head is None:
                 self._state.unreadable = UnreadableHead(record.version, error)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from weightstore import arguments
-from weightstore.format.records import MAX_INTEGER
+from weightstore.format.canonical import MAX_INTEGER
 from weightstore.ids import Step
 from weightstore.trainer.binding import Missing
 from weightstore.trainer.inputs import Inputs, TensorSource, check_source
@@ -32,6 +32,35 @@ class PutRequest:
     new_schema: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PutArguments:
+    """What a caller gave to `put_step`, checked.
+
+    Attributes:
+        step: The trainer's count.
+        tensors: The source, from which nothing was taken yet.
+        anchor: Also store the full form.
+        missing: What tensors that are not given mean.
+        new_schema: Allow another schema, as a full version.
+    """
+
+    step: Step
+    tensors: TensorSource
+    anchor: bool
+    missing: Missing
+    new_schema: bool
+
+    def request(self, open_inputs: Callable[[], Inputs]) -> PutRequest:
+        """The request for the publisher, with a way to open the source."""
+        return PutRequest(
+            step=self.step,
+            open_inputs=open_inputs,
+            anchor=self.anchor,
+            missing=self.missing,
+            new_schema=self.new_schema,
+        )
+
+
 def checked_step(step: int, what: str = "step") -> Step:
     """A step as a caller gave it; what mypy has checked for, others may not have.
 
@@ -45,16 +74,20 @@ def checked_step(step: int, what: str = "step") -> Step:
     return Step(arguments.whole(step, what, least=0, most=MAX_INTEGER, kind="step"))
 
 
-def check_put(
+def parse_put(
     step: int, tensors: TensorSource, *, anchor: bool, missing: Missing, new_schema: bool
-) -> None:
-    """Check what `put_step` was given, as far as its tensors need not be looked at.
+) -> PutArguments:
+    """What `put_step` was given, checked as far as its tensors need not be looked at.
 
     Raises:
         InputRefusedError: an argument is of a wrong type or value.
     """
-    checked_step(step)
+    number = checked_step(step)
     check_source(tensors)
-    arguments.flag(anchor, "anchor")
-    arguments.choice(missing, "missing", get_args(Missing))
-    arguments.flag(new_schema, "new_schema")
+    return PutArguments(
+        step=number,
+        tensors=tensors,
+        anchor=arguments.flag(anchor, "anchor"),
+        missing=arguments.choice(missing, "missing", get_args(Missing)),
+        new_schema=arguments.flag(new_schema, "new_schema"),
+    )

@@ -17,7 +17,7 @@ from weightstore.trainer.binding import Missing
 from weightstore.trainer.inputs import Inputs, TensorSource, device_fence, open_source
 from weightstore.trainer.pending import PendingVersion
 from weightstore.trainer.publisher import Publisher
-from weightstore.trainer.put_request import PutRequest, check_put, checked_step
+from weightstore.trainer.put_request import PutArguments, PutRequest, parse_put
 
 
 class TrainerSession:
@@ -47,9 +47,11 @@ class TrainerSession:
         self._name_rules = tuple(name_rules)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="weightstore-put")
         self._last: PendingVersion | None = None
+        self._beginning: PendingVersion | None = None
         self._is_closed = False
         self._lock = threading.Lock()
         self._process = process_id()
+        self._start_worker()
 
     @property
     def run(self) -> RunId:
@@ -93,16 +95,24 @@ class TrainerSession:
             InputRefusedError: an argument is of a wrong type or value, such as a step that
                 no version can have.
         """
-        check_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
-        number = checked_step(step)
+        return self.begin(
+            parse_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
+        )
+
+    def begin(self, given: PutArguments) -> PendingVersion:
+        """Begin to put a step whose arguments are checked already; else as `put_step`.
+
+        Raises:
+            StoreClosedError: the session is closed.
+        """
         self._refuse_fork()
+        tensors = given.tensors
         source = dict(tensors) if isinstance(tensors, Mapping) else tensors
         await_devices = device_fence(source.values()) if isinstance(source, dict) else None
         with self._lock:
             self._refuse_closed()
-            if self._last is not None:
-                self._last.wait()
-            pending = PendingVersion(number)
+            self._await_last()
+            pending = PendingVersion(given.step)
             opened = ExitStack()
 
             def open_inputs() -> Inputs:
@@ -112,16 +122,11 @@ class TrainerSession:
                     source, at_end=opened, limits=self._limits, name_rules=self._name_rules
                 )
 
-            request = PutRequest(
-                step=number,
-                open_inputs=open_inputs,
-                anchor=bool(anchor),
-                missing=missing,
-                new_schema=bool(new_schema),
-            )
-            # Remembered once it is under way: nobody waits for a put that never began.
+            request = given.request(open_inputs)
+            # Remembered before it is under way: an interrupt may strike once it is.
+            self._beginning = self._last = pending
             self._background.submit(_work, self._publisher, request, pending, opened)
-            self._last = pending
+            self._beginning = None
             return pending
 
     def close(self) -> None:
@@ -153,6 +158,26 @@ class TrainerSession:
         with closing_after(error):
             self.close()
 
+    def _start_worker(self) -> None:
+        """Start the one thread, so that no interrupt of a put can leave a second one."""
+        try:
+            self._background.submit(int).result()
+        except BaseException as error:
+            # Nobody will have this session to close it.
+            self._background.shutdown(wait=False)
+            with closing_after(error):
+                self._at_end.close()
+            raise
+
+    def _await_last(self) -> None:
+        """Wait for the put before; one whose call was interrupted may never have begun."""
+        if self._beginning is not None:
+            self._beginning.abandon()
+            self._beginning.wait()
+            self._beginning = None
+        if self._last is not None:
+            self._last.wait()
+
     def _refuse_fork(self) -> None:
         """A forked child has no background thread: a put there would wait for ever."""
         if process_id() != self._process:
@@ -173,6 +198,8 @@ class TrainerSession:
 def _work(
     publisher: Publisher, request: PutRequest, pending: PendingVersion, opened: ExitStack
 ) -> None:
+    if not pending.start():
+        return
     try:
         with opened:
             report = publisher.put(request, captured=pending.mark_captured)

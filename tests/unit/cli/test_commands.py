@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +13,16 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from weightstore.cli import main
+import weightstore
 from weightstore.cli.exit_codes import ExitCode
 from weightstore.store import WeightStore
+from weightstore.testing.command_lab import Run
+from weightstore.testing.store_lab import tree
 
 COMMANDS = (
     "init", "import", "put", "log", "show", "checkout", "export", "verify", "tag", "retire", "diff",
     "doctor", "migrate", "demo",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:  # noqa: ANN401 -- a document
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process."""
-
-    def call(*words: object) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        streams = capsys.readouterr()
-        assert "Traceback" not in streams.out + streams.err
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return Ran(int(code or 0), streams.out, streams.err)
-
-    return call
 
 
 def weights_file(path: Path, value: float, count: int = 1000) -> Path:
@@ -100,8 +67,40 @@ def test_init_makes_a_store_once(run: Run, tmp_path: Path) -> None:
     first = run("init", tmp_path / "store")
     assert (first.code, first.err) == (ExitCode.OK, "")
     assert str(tmp_path / "store") in first.out
+    assert "already" not in first.out
     again = run("init", tmp_path / "store", "--json").json
     assert again["store_id"] in first.out
+    assert again["created"] is False
+    assert "is a store already; nothing was changed" in run("init", tmp_path / "store").out
+    assert run("init", tmp_path / "other", "--json").json["created"] is True
+
+
+def test_version_says_the_format_too(run: Run) -> None:
+    told = run("--version")
+    assert (told.code, told.err) == (ExitCode.OK, "")
+    assert told.out == f"weightstore {weightstore.__version__}, store format 1\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("init",), ("import", "{file}"), ("put", "{file}", "--step", 1), ("log",), ("show",),
+        ("checkout", "latest", "{file}"), ("export", "latest", "out"), ("verify",), ("tag",),
+        ("retire", "--keep", 1), ("diff", 1), ("doctor",), ("migrate",), ("migrate", "--dry-run"),
+    ],
+)  # fmt: skip
+def test_a_url_is_refused_as_the_user_wrote_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = weights_file(tmp_path / "weights", 1.0)
+    command, *rest = [file if word == "{file}" else word for word in words]
+    ran = run(command, "s3://bucket/x", *rest)
+    assert ran.code == ExitCode.REFUSED
+    assert "s3://bucket/x is a URL, and object storage is not there yet" in ran.err.replace(
+        "\n", " "
+    )
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_an_import_names_every_file_that_it_leaves_behind(run: Run, tmp_path: Path) -> None:
@@ -174,6 +173,19 @@ def test_put_casts_where_it_is_told_to(run: Run, tmp_path: Path) -> None:
     assert run("put", store, file, "--step", 1, "--cast", "bf16").code == ExitCode.REFUSED
 
 
+@pytest.mark.parametrize("rewind_to", [9, 30])
+def test_put_refuses_a_rewind_that_is_not_below_the_step(
+    run: Run, place: Path, tmp_path: Path, rewind_to: int
+) -> None:
+    before = tree(place)
+    words = ("put", place, tmp_path / "v1", "--run", "grpo", "--step", 9, "--rewind-to")
+    told = run(*words, rewind_to)
+    assert told.code == ExitCode.REFUSED
+    assert f"--rewind-to {rewind_to} is not below --step 9" in told.err
+    assert tree(place) == before
+    assert run(*words, 1).code == ExitCode.OK
+
+
 def test_log_lists_records_newest_first(run: Run, place: Path) -> None:
     rows = run("log", place, "--json").json
     assert [row["slot"] for row in rows] == list(range(len(rows) - 1, -1, -1))
@@ -218,6 +230,12 @@ def test_tags_are_set_listed_and_removed(run: Run, place: Path) -> None:
     assert "removed" in run("tag", place, "--name", "best", "--remove").out
     assert run("tag", place, "--json").json == []
     assert run("tag", place, "--remove").code == ExitCode.REFUSED
+    for selector in ("grpo@1", "latest"):
+        told = run("tag", place, selector)
+        assert told.code == ExitCode.USAGE
+        assert "--name TAG" in told.err
+    assert "best is version 3" in run("tag", place, "--name", "best").out
+    assert "removed" in run("tag", place, "--name", "best", "--remove").out
     assert run("tag", place, "--name", "best", "--remove").code == ExitCode.NOT_FOUND
 
 

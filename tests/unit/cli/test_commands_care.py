@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,43 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weightstore.cli import main
 from weightstore.cli.exit_codes import ExitCode
 from weightstore.store import WeightStore
+from weightstore.testing.command_lab import Run
 from weightstore.testing.store_lab import LAB_SETTINGS, tree
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:  # noqa: ANN401 -- a document
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in this process."""
-
-    def call(*words: object) -> Ran:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        streams = capsys.readouterr()
-        assert "Traceback" not in streams.out + streams.err
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return Ran(int(code or 0), streams.out, streams.err)
-
-    return call
 
 
 @pytest.fixture
@@ -160,6 +125,9 @@ def test_doctor_ends_well_for_a_whole_store(run: Run, place: Path) -> None:
     told = run("doctor", place)
     assert (told.code, told.err) == (ExitCode.OK, "")
     assert "log          8 records, every hash fits the next one" in told.out
+    not_hashed = "the contents of objects were not hashed; --deep does that"
+    assert not_hashed in told.out
+    assert not_hashed not in run("doctor", place, "--deep").out
     deep = run("doctor", place, "--deep", "--json")
     assert deep.code == ExitCode.OK
     assert deep.json["deep"] is True
@@ -181,7 +149,7 @@ def test_doctor_has_exit_codes_for_scripts(run: Run, place: Path, tmp_path: Path
 
 def test_migrate_says_that_there_is_nothing_to_do(run: Run, place: Path, tmp_path: Path) -> None:
     before = tree(place)
-    for words in (("--check",), ("--dry-run",), ()):
+    for words in (("--dry-run",), ()):
         told = run("migrate", place, *words)
         assert (told.code, told.out) == (ExitCode.OK, "format 1 is the newest; nothing to do\n")
         document = run("migrate", place, *words, "--json").json
@@ -195,6 +163,6 @@ def test_migrate_refuses_a_newer_store(run: Run, place: Path) -> None:
     document = json.loads(file.read_bytes()) | {"format": 2}
     file.chmod(0o644)
     file.write_text(json.dumps(document, sort_keys=True, separators=(",", ":")))
-    ran = run("migrate", place, "--check", "--json")
+    ran = run("migrate", place, "--dry-run", "--json")
     assert ran.code == ExitCode.UNAVAILABLE
     assert json.loads(ran.err)["error"] == "UpgradeRequiredError"

@@ -57,6 +57,26 @@ def test_tables_and_facts_print_text_as_it_is(capsys: pytest.CaptureFixture[str]
     assert "place  [x]\nn      3\n" in out
 
 
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eb:smile:"
+SHOWN = r"a\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eb:smile:"
+
+
+def test_stored_text_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(HOSTILE, ("name",), [(HOSTILE,), ("one\ntwo",)])
+    output.print_facts({"name": HOSTILE})
+    output.out.print(HOSTILE, markup=False, soft_wrap=True)
+    output.print_error(StepOrderError(HOSTILE, do=HOSTILE), as_json=False)
+    streams = capsys.readouterr()
+    assert (streams.out.count(SHOWN), streams.err.count(SHOWN)) == (4, 2)
+    assert r"one\ntwo" in streams.out
+    assert not set(streams.out + streams.err) & set("\x1b\x07\r\x9b\u202e")
+
+
+def test_documents_for_programs_keep_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"name": HOSTILE})
+    assert json.loads(capsys.readouterr().out) == {"name": HOSTILE}
+
+
 def test_bars_take_any_number_of_phases_and_print_nothing_here(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

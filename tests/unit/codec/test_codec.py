@@ -47,6 +47,13 @@ def test_kernels_are_chosen_by_size_unless_given() -> None:
     assert PieceCodec(load_kernels()).kernels_for(1).name == "numba"
 
 
+def test_small_pieces_use_numba_once_a_larger_one_has_loaded_it() -> None:
+    codec = PieceCodec()
+    assert codec.kernels_for(1).name == "numpy"
+    codec.kernels_for(NUMPY_UNIT_COUNT_MAX + 1)
+    assert codec.kernels_for(1).name == "numba"
+
+
 def test_limits_are_the_products_unless_given() -> None:
     assert PieceCodec().limits == Limits()
     assert PieceCodec(limits=Limits(chain_count=1)).limits.chain_count == 1

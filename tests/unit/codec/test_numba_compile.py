@@ -24,12 +24,13 @@ from weightstore.codec import (
     numba_compile,
     numba_detect,
     numba_lanes,
+    numba_live,
     numba_sample,
     numba_streams,
 )
 from weightstore.codec.numba_compile import compiled
 
-MODULES = [numba_cast, numba_detect, numba_lanes, numba_sample, numba_streams]
+MODULES = [numba_cast, numba_detect, numba_lanes, numba_live, numba_sample, numba_streams]
 SOURCE = """
 from weightstore.codec.numba_compile import compiled
 

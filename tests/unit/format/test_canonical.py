@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from weightstore.errors import CorruptObjectError
 from weightstore.format.canonical import (
+    MAX_INTEGER,
     CanonicalModel,
     Json,
     decode_json,
@@ -23,7 +24,7 @@ from weightstore.format.canonical import (
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUES: st.SearchStrategy[Json] = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS,
+    st.none() | st.booleans() | st.integers(-MAX_INTEGER, MAX_INTEGER) | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=20,
 )
@@ -148,7 +149,17 @@ def test_true_is_not_1_even_where_1_is_the_only_value() -> None:
 
 @pytest.mark.parametrize(
     "later",
-    [b"1.5", b"-0", b"NaN", b'"\\u0061"', b'{"b":1,"a":2}', b'{"a":1,"a":1}', b'"\\ud800"'],
+    [
+        b"1.5",
+        b"-0",
+        b"9007199254740992",
+        b"-9007199254740992",
+        b"NaN",
+        b'"\\u0061"',
+        b'{"b":1,"a":2}',
+        b'{"a":1,"a":1}',
+        b'"\\ud800"',
+    ],
 )
 def test_a_field_that_the_model_does_not_know_is_canonical_too(later: bytes) -> None:
     with pytest.raises(CorruptObjectError):
@@ -173,3 +184,14 @@ def test_a_model_is_frozen() -> None:
     model = Point(x=1)
     with pytest.raises(ValueError, match="frozen"):
         model.x = 2
+
+
+@pytest.mark.parametrize("number", [MAX_INTEGER, -MAX_INTEGER, 0])
+def test_integers_that_every_reader_has_are_taken(number: int) -> None:
+    assert decode_json(encode_json([number]), what="it") == [number]
+
+
+@pytest.mark.parametrize("digits", ["9007199254740992", "-9007199254740992", "9" * 100_000])
+def test_an_integer_that_some_readers_lack_is_refused(digits: str) -> None:
+    with pytest.raises(CorruptObjectError, match="an integer beyond 9007199254740991"):
+        decode_json(b"[%s]" % digits.encode(), what="it")

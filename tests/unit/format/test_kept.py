@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weightstore.format.canonical import MAX_INTEGER
 from weightstore.format.kept import (
     Kept,
     add,
@@ -20,7 +21,7 @@ from weightstore.format.kept import (
     subtract,
     union,
 )
-from weightstore.format.records import MAX_INTEGER, KeptRange
+from weightstore.format.records import KeptRange
 from weightstore.ids import VersionId
 
 VERSIONS = st.sets(st.integers(1, 40), max_size=30)

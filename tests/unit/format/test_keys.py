@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weightstore.format.canonical import MAX_INTEGER
 from weightstore.format.keys import (
     TrainerKey,
     anchor_key,
@@ -21,7 +22,6 @@ from weightstore.format.keys import (
     schema_key,
     trainer_anchor_id,
 )
-from weightstore.format.records import MAX_INTEGER
 from weightstore.ids import (
     RUN_PATTERN,
     Attempt,

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weightstore.errors import CorruptLogError, UpgradeRequiredError
-from weightstore.format.canonical import encode_json
+from weightstore.format.canonical import MAX_INTEGER, encode_json
 from weightstore.format.kept import of_versions
 from weightstore.format.records import (
-    MAX_INTEGER,
     ActiveVersion,
     Base,
     KeptRange,

@@ -24,7 +24,13 @@ from weightstore.layout.tensors import Units
 from weightstore.settings import Settings
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.faults import Call, Fault, LossyBlobs, Method, cuts
-from weightstore.testing.real_versions import ThreeVersions
+from weightstore.testing.real_versions import (
+    RealVersions,
+    ThreeVersions,
+    mixed_schema,
+    next_weights,
+    random_weights,
+)
 
 SETTINGS = Settings()
 
@@ -190,6 +196,26 @@ def test_progress_names_each_phase_and_ends_at_its_total(chain: ThreeVersions) -
     checkout_into(chain.blobs, chain.versions.plan(), filled(chain), SETTINGS, tell)
     last = {phase: (done, total) for phase, done, total in told}
     assert list(last) == ["check full", "check delta", "full", "delta", "scan"]
+    assert all(done == total for done, total in last.values())
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_verifying_tells_of_a_delta_beside_a_full_form_and_of_a_scan(*, scan: bool) -> None:
+    versions = RealVersions(MemoryBlobStore(), mixed_schema())
+    weights = random_weights(versions.schema, 0)
+    versions.put(weights)
+    versions.put(next_weights(weights, 1), full=True)
+    plan = versions.plan()
+    assert plan.deltas == ()
+    last: dict[str, tuple[int, int]] = {}
+
+    def tell(phase: str, done_bytes: int, total_bytes: int, /) -> None:
+        assert done_bytes >= last.get(phase, (0, 0))[0], "a phase never falls"
+        last[phase] = done_bytes, total_bytes
+
+    verify_plan(versions.blobs, plan, SETTINGS, tell, scan=scan)
+    assert list(last) == ["full", "delta", *(["build full", "scan"] if scan else [])]
+    assert last["delta"][0] == delta_form(plan.manifest).size_bytes > 0
     assert all(done == total for done, total in last.values())
 
 

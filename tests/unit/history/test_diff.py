@@ -41,37 +41,37 @@ class CountingBlobs(MemoryBlobStore):
         super().read_into(key, offset, target)  # type: ignore[arg-type]  # a buffer all the same
 
 
-def found_between(chain: ThreeVersions, a: int, b: int, *, values: bool) -> Differences:
+def found_between(chain: ThreeVersions, a: int, b: int, *, counts: bool) -> Differences:
     plans = [chain.versions.plan(chain.versions.records[index]) for index in (a, b)]
-    return diff_versions(chain.blobs, plans[0], plans[1], SETTINGS, values=values)
+    return diff_versions(chain.blobs, plans[0], plans[1], SETTINGS, counts=counts)
 
 
-@pytest.mark.parametrize("values", [True, False])
+@pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("old", range(3))
 @pytest.mark.parametrize("new", range(3))
 def test_every_pair_of_versions_is_told_exactly(
-    chain: ThreeVersions, old: int, new: int, *, values: bool
+    chain: ThreeVersions, old: int, new: int, *, counts: bool
 ) -> None:
-    found = found_between(chain, old, new, values=values)
+    found = found_between(chain, old, new, counts=counts)
     before, after = chain.weights[old], chain.weights[new]
-    counts = {name: int(np.count_nonzero(before[name] != after[name])) for name in before}
+    changed = {name: int(np.count_nonzero(before[name] != after[name])) for name in before}
     told = {each.name: each.changed_count for each in found.tensors}
-    assert told == {name: count for name, count in counts.items() if count}
+    assert told == {name: count for name, count in changed.items() if count}
     assert found.compared_count == len(before)
     assert found.compared_unit_count == sum(units.size for units in before.values())
     assert found.schema == ()
-    neighbours = abs(old - new) == 1 and not values
+    neighbours = abs(old - new) == 1 and counts
     expected = Source.PACKS if neighbours else Source.WEIGHTS
     assert found.source is (Source.DIGESTS if old == new else expected)
     for each in found.tensors:
-        if not values or each.dtype == "F4":
+        if counts or each.dtype == "F4":
             assert each.largest_ulps is each.largest_absolute is each.nonfinite_count is None
             continue
         measured = distances(DType.parse(each.dtype), before[each.name], after[each.name])
-        changed = before[each.name] != after[each.name]
-        assert each.largest_ulps == measured.ulps[changed].max()
-        assert each.largest_absolute == measured.absolutes[changed].max()
-        assert each.nonfinite_count == np.count_nonzero(~measured.is_finite[changed])
+        where = before[each.name] != after[each.name]
+        assert each.largest_ulps == measured.ulps[where].max()
+        assert each.largest_absolute == measured.absolutes[where].max()
+        assert each.nonfinite_count == np.count_nonzero(~measured.is_finite[where])
         if each.largest_ulps_at is not None:
             flat = np.ravel_multi_index(each.largest_ulps_at, each.shape) if each.shape else 0
             assert measured.ulps[flat] == each.largest_ulps
@@ -85,7 +85,7 @@ def test_counts_of_neighbours_read_no_weights() -> None:
     versions.put(next_weights(weights, 1))
     plans = [versions.plan(record) for record in versions.records]
     blobs.read = set()
-    assert diff_versions(blobs, plans[0], plans[1], SETTINGS, values=False).source is Source.PACKS
+    assert diff_versions(blobs, plans[0], plans[1], SETTINGS, counts=True).source is Source.PACKS
     assert blobs.read == {pack.key for pack in delta_form(plans[1].manifest).packs}
     blobs.read = set()
     assert diff_versions(blobs, plans[1], plans[1], SETTINGS).source is Source.DIGESTS
@@ -99,7 +99,7 @@ def test_a_delta_that_says_all_bits_is_counted_from_the_weights() -> None:
     after = next_weights(weights, 1)
     versions.put(after, coding=ValueCoding.DENSE_BITS)
     plans = [versions.plan(record) for record in versions.records]
-    found = diff_versions(versions.blobs, plans[0], plans[1], SETTINGS, values=False)
+    found = diff_versions(versions.blobs, plans[0], plans[1], SETTINGS, counts=True)
     assert found.source is Source.WEIGHTS
     told = {each.name: each.changed_count for each in found.tensors}
     assert told == {
@@ -132,9 +132,9 @@ def test_damage_ends_in_an_error_and_no_answer(chain: ThreeVersions) -> None:
     data = bytearray(chain.blobs._blobs[key])
     data[-1] ^= 1
     chain.blobs._blobs[key] = bytes(data)
-    for values in (True, False):
+    for counts in (True, False):
         with pytest.raises(CorruptError):
-            found_between(chain, 1, 2, values=values)
+            found_between(chain, 1, 2, counts=counts)
 
 
 def test_progress_tells_the_bytes_that_were_compared(chain: ThreeVersions) -> None:

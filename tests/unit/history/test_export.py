@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,19 @@ from weightstore.format.keys import anchor_key
 from weightstore.history import export as export_module
 from weightstore.history.chain import CheckoutPlan, delta_form
 from weightstore.history.checkout import checkout
-from weightstore.history.export import export_checkpoint, write_safetensors_file
+from weightstore.history.export import (
+    check_free_file,
+    check_outside,
+    export_checkpoint,
+    write_safetensors_file,
+)
 from weightstore.history.import_plan import plan_import
 from weightstore.layout.tensors import Units
 from weightstore.settings import Limits, Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.local import LocalBlobStore
+from weightstore.storage.memory import MemoryBlobStore
+from weightstore.storage.partial import partial_place
 from weightstore.testing.faults import cuts
 from weightstore.testing.real_versions import RealVersions, ThreeVersions, next_weights
 from weightstore.testing.virtual_time import SeededEntropy
@@ -305,3 +313,56 @@ def test_transformers_loads_what_it_saved_after_an_import_and_a_step(tmp_path: P
         for name, tensor in checkout(blobs, versions.plan(record), SETTINGS).items():
             found = state[name].view(torch.uint16).numpy().ravel()
             assert np.array_equal(found, tensor.units), name
+
+
+def test_a_check_changes_nothing_and_the_writer_tidies_up(tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"
+    with pytest.raises(Killed), partial_place(target, SeededEntropy(), is_directory=False) as path:
+        raise Killed
+    check_free_file(target)
+    assert list(tmp_path.iterdir()) == [path]
+    write_safetensors_file({}, target, SeededEntropy())
+    assert list(tmp_path.iterdir()) == [target]
+
+
+class Killed(BaseException):
+    """A process ends here: nothing tidies up after it."""
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "A.PT", "x.pkl.gz", ".hidden"])
+def test_a_stored_file_that_an_import_would_leave_behind_is_not_handed_out(
+    local: tuple[LocalBlobStore, RealVersions], tmp_path: Path, name: str
+) -> None:
+    blobs, versions = local
+    for record in versions.records:
+        plan = versions.plan(record)
+        form = plan.full_form
+        files = tuple(
+            file.model_copy(update={"name": name}) if file.role == "asset" else file
+            for file in form.files
+        )
+        full = plan.full.model_copy(update={"full": form.model_copy(update={"files": files})})
+        with pytest.raises(InputRefusedError, match="not handed out") as caught:
+            export(blobs, replace(plan, full=full), tmp_path / "out")
+        assert caught.value.facts["name"] == name
+        assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_written_into_the_store(
+    local: tuple[LocalBlobStore, RealVersions], tmp_path: Path
+) -> None:
+    blobs, _ = local
+    (tmp_path / "link").symlink_to(blobs.root / "log")
+    inside = [
+        blobs.root,
+        blobs.root / "log" / "x",
+        tmp_path / "link" / "x",
+        tmp_path / "source" / ".." / "store" / "new",
+        blobs.root / "not" / "there",
+    ]
+    for path in inside:
+        with pytest.raises(InputRefusedError, match="lies in the store"):
+            check_outside(blobs, path)
+    check_outside(blobs, tmp_path / "store-out")
+    check_outside(blobs, tmp_path / "source" / "x")
+    check_outside(MemoryBlobStore(), blobs.root / "x")

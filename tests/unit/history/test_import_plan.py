@@ -255,3 +255,21 @@ def test_a_file_that_vanishes_while_it_is_planned_is_refused(
     monkeypatch.setattr(Path, "open", vanish)
     with pytest.raises(InputRefusedError, match="changed while it was read"):
         plan_import(tmp_path if named == "directory" else path, LIMITS)
+
+
+OTHER_FORMS = (
+    "a.BIN", "Optimizer.PT", "x.dill", "x.joblib", "x.pdparams", "x.npy", "x.Pkl", "x.pickle",
+    "x.ckpt", "x.pth", "pytorch_model.bin.gz", "x.PT.tar.zst", "pytorch_model.bin.",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_other_forms_of_weights_are_left_behind_however_they_are_spelt(
+    tmp_path: Path, name: str
+) -> None:
+    save(tmp_path / "model.safetensors", "w")
+    (tmp_path / name).write_text("x")
+    (tmp_path / "binary.txt").write_text("x")
+    found = plan(tmp_path)
+    assert found.skipped == ((name, "weights or state in another form than safetensors"),)
+    assert ("binary.txt", "asset") in names(found)

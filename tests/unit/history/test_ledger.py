@@ -12,7 +12,7 @@ from weightstore.codec.piece import Piece, ValueCoding
 from weightstore.errors import CorruptObjectError, DigestMismatchError
 from weightstore.format.manifest import Manifest
 from weightstore.format.pack import BundlePlace, PackReader, PiecePlace, TensorPlace
-from weightstore.history.ledger import DeltaLedger
+from weightstore.history.ledger import DeltaCounts, DeltaLedger
 from weightstore.layout.schema import Schema
 from weightstore.settings import Limits
 from weightstore.testing.real_versions import ThreeVersions
@@ -152,3 +152,17 @@ def test_new_bits_of_a_part_cannot_be_followed(books: Books, chain: ThreeVersion
 def test_the_lanes_of_a_piece_are_those_of_its_bits(chain: ThreeVersions) -> None:
     piece = new_bits(chain, "head")
     assert piece.lane_deltas == lanes_of(chain.weights[1]["head"])
+
+
+def test_counts_of_whole_packs_are_those_of_their_pieces(books: Books) -> None:
+    assert books.manifest.delta is not None
+    counts = np.array([piece.changed_count for _, piece, _ in books.pieces])
+    right = DeltaCounts(books.manifest)
+    right.add_pack(counts[:1])
+    right.add_pack(counts[1:])
+    right.settle()
+    for wrong in (counts[1:], counts + 1):
+        counted = DeltaCounts(books.manifest)
+        counted.add_pack(wrong)
+        with pytest.raises(CorruptObjectError, match="the manifest says"):
+            counted.settle()

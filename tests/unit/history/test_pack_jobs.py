@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
 from weightstore.errors import CorruptObjectError, ObjectMissingError, WrongBaseError
-from weightstore.format.pack import BundlePlace
+from weightstore.format.pack import BundlePlace, PackReader
+from weightstore.format.pack_map import PackMap
 from weightstore.history.chain import delta_form
-from weightstore.history.pack_jobs import explained, load_packs
+from weightstore.history.pack_jobs import explained, load_packs, read_pack
 from weightstore.history.workers import Workers
+from weightstore.layout.schema import Schema
 from weightstore.settings import Limits
 from weightstore.testing.real_versions import ThreeVersions
 
@@ -44,6 +48,35 @@ def test_a_pack_that_is_not_what_was_committed_is_refused(
     with pytest.raises(expected) as caught:
         list(loaded)
     assert caught.value.facts["key"] == key
+
+
+@pytest.mark.parametrize("parse", [PackReader, PackMap])
+def test_a_pack_that_cannot_be_parsed_is_named_whoever_reads_it(
+    chain: ThreeVersions, parse: Callable[[bytes, Schema, Limits], PackReader | PackMap]
+) -> None:
+    manifest = chain.versions.plan().deltas[0]
+    pack = delta_form(manifest).packs[0]
+    data = b"no pack"
+    chain.blobs._blobs[pack.key] = data
+    sha256 = hashlib.sha256(data).hexdigest()
+    stated = pack.model_copy(update={"size_bytes": len(data), "sha256": sha256})
+    with pytest.raises(CorruptObjectError, match=f"version 2, pack {pack.key}: ") as caught:
+        read_pack(chain.blobs, chain.versions.schema, manifest, stated, Limits(), parse=parse)
+    assert caught.value.facts["key"] == pack.key
+
+
+@pytest.mark.parametrize("parse", [PackReader, PackMap])
+@pytest.mark.parametrize("move", [-1, 1])
+def test_a_pack_of_other_pieces_than_stated_is_refused_whoever_reads_it(
+    chain: ThreeVersions, parse: Callable[[bytes, Schema, Limits], PackReader | PackMap], move: int
+) -> None:
+    manifest = chain.versions.plan().deltas[0]
+    pack = delta_form(manifest).packs[0]
+    read_pack(chain.blobs, chain.versions.schema, manifest, pack, Limits(), parse=parse)
+    stated = pack.model_copy(update={"piece_count": pack.piece_count + move})
+    with pytest.raises(CorruptObjectError, match="pieces, the manifest says") as caught:
+        read_pack(chain.blobs, chain.versions.schema, manifest, stated, Limits(), parse=parse)
+    assert caught.value.facts == {"version": 2, "key": pack.key}
 
 
 def test_an_error_of_a_piece_names_version_base_and_tensors(chain: ThreeVersions) -> None:

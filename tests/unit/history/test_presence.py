@@ -6,6 +6,7 @@ from weightstore.format.records import VersionRecord
 from weightstore.history.presence import Presence, look_up_objects, readable
 from weightstore.history.references import References
 from weightstore.ids import VersionId
+from weightstore.storage.blobs import BlobInfo
 from weightstore.testing.real_versions import ThreeVersions
 
 
@@ -28,6 +29,24 @@ def test_whole_versions_have_no_problems(chain: ThreeVersions) -> None:
     assert all(each.problems == () for each in found)
     assert all(each.object_count >= 3 and each.size_bytes > 0 for each in found)
     assert readable(found, ()) == (1, 2, 3)
+
+
+class Renamed(References):
+    """Names the same objects by other keys, as if another layout of keys had come."""
+
+    def objects_of(self, record: VersionRecord) -> tuple[BlobInfo, ...]:
+        return tuple(
+            BlobInfo(f"at/{each.key}", each.size_bytes) for each in super().objects_of(record)
+        )
+
+
+def test_whether_a_version_needs_its_base_is_what_its_manifest_says(chain: ThreeVersions) -> None:
+    record = chain.versions.put(chain.weights[0], full=True)
+    assert record.base is not None
+    store = chain.versions.store
+    references = Renamed(chain.blobs, store.log, store.settings.limits)
+    found = list(look_up_objects(chain.blobs, chain.versions.records, references))
+    assert [each.needs for each in found] == [None, 1, 2, None]
 
 
 def test_all_that_is_missing_or_of_another_size_is_told(chain: ThreeVersions) -> None:

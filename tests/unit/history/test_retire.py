@@ -107,7 +107,7 @@ def test_a_store_of_one_version_and_an_empty_store_lose_nothing() -> None:
     assert store.log.tail().next_slot == 3, "no record was needed"
     empty = ToyStore(MemoryBlobStore())
     empty.create()
-    assert do(empty, Keep(newest_count=3)) == RetirePlan((), ())
+    assert do(empty, Keep(newest_count=3)) == RetirePlan((), (), empty.log.tail())
 
 
 def test_counts_and_versions_that_are_asked_for_stay_with_their_chains() -> None:

@@ -17,7 +17,8 @@ from weightstore.errors import (
 from weightstore.format.keys import anchor_key
 from weightstore.history import tensor_bits
 from weightstore.history.chain import CheckoutPlan, delta_form
-from weightstore.history.tensor_bits import DeltaBits, FullBits, VersionBits, groups_of
+from weightstore.history.tensor_bits import DeltaBits, FullBits, Group, VersionBits, groups_of
+from weightstore.layout.tensors import Units
 from weightstore.settings import Limits
 from weightstore.testing.real_versions import ThreeVersions
 
@@ -79,8 +80,54 @@ def test_no_more_groups_are_kept_than_fit(
     bits = bits_of(chain, plan)
     for index in range(len(plan.schema.tensors)):
         bits.tensor(index)
-        assert len(bits._made) == 1 or sum(u.nbytes for u in bits._made.values()) <= 150_000
-    assert len(bits._made) >= 1
+        sizes = [units.nbytes for units in bits._made.values()]
+        assert sum(sizes) - max(sizes) <= 150_000
+
+
+def test_older_groups_are_dropped_before_a_new_one_is_made(
+    chain: ThreeVersions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no more than the newest of each layer is ever there beside what is kept."""
+    monkeypatch.setattr(tensor_bits, "KEPT_SIZE_BYTES", 0)
+    plan = chain.versions.plan()
+    bits = bits_of(chain, plan)
+    made = bits._make
+
+    def checked(group: Group) -> Units:
+        assert not any(units.nbytes for units in bits._made.values())
+        return made(group)
+
+    monkeypatch.setattr(bits, "_make", checked)
+    every_tensor(lambda: bits, plan)
+    assert bits._made
+
+
+def test_large_tensors_do_not_push_out_the_bundles_between_them(
+    chain: ThreeVersions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_bits, "KEPT_SIZE_BYTES", 100_000)
+    plan = chain.versions.plan()
+    bits = bits_of(chain, plan)
+    large, bundled = plan.schema.index_of("head"), plan.schema.index_of("block.norm")
+    first = bits.tensor(bundled)
+    assert bits.tensor(large).nbytes > 100_000
+    bits.tensor(plan.schema.index_of("block.large"))
+    assert bits.tensor(bundled).base is first.base
+
+
+def test_a_delta_that_miscounts_its_pieces_is_refused_before_any_bit(chain: ThreeVersions) -> None:
+    manifest = chain.versions.plan().deltas[0]
+    delta = delta_form(manifest)
+    pack = delta.packs[0].model_copy(update={"piece_count": delta.packs[0].piece_count + 1})
+    packs = (pack, *delta.packs[1:])
+    for wrong, match in (
+        (delta.model_copy(update={"packs": packs}), "pieces, the manifest says"),
+        (delta.model_copy(update={"changed_count": 1}), "changes, the manifest says"),
+    ):
+        lying = manifest.model_copy(update={"delta": wrong})
+        with pytest.raises(CorruptObjectError, match=match) as caught:
+            DeltaBits(chain.blobs, lying, chain.versions.schema, LIMITS)
+        assert caught.value.facts["version"] == 2
 
 
 def test_the_bits_cannot_be_written(chain: ThreeVersions) -> None:
@@ -118,8 +165,9 @@ def test_a_pack_that_changes_after_it_was_verified_is_noticed(chain: ThreeVersio
     bits = bits_of(chain, plan)
     for pack in delta_form(plan.deltas[-1]).packs:
         damage(chain, pack.key)
-    with pytest.raises(CorruptObjectError, match="version 3, pack packs/"):
+    with pytest.raises(CorruptObjectError, match=r"version 3, tensor .*, pack packs/") as caught:
         every_tensor(lambda: bits, plan)
+    assert (caught.value.facts["version"], caught.value.facts["base"]) == (3, 2)
 
 
 def test_bits_that_do_not_have_the_digest_are_not_given(chain: ThreeVersions) -> None:
@@ -131,5 +179,5 @@ def test_bits_that_do_not_have_the_digest_are_not_given(chain: ThreeVersions) ->
         table=last.last_table,
         codec=PieceCodec(),
     )
-    with pytest.raises(DigestMismatchError, match=r"block\.large"):
+    with pytest.raises(DigestMismatchError, match=r"version 1: .*block\.large"):
         wrong.tensor(first.schema.index_of("block.large"))

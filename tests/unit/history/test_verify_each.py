@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 import numpy as np
@@ -12,6 +13,7 @@ from weightstore.history import manifests
 from weightstore.history.progress import no_progress
 from weightstore.history.references import References
 from weightstore.history.verify_each import verify_each
+from weightstore.layout.schema import Schema
 from weightstore.settings import Settings
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.real_versions import (
@@ -98,3 +100,46 @@ def test_pieces_that_do_not_lead_to_the_table_are_told(
     assert errors[1] is None
     assert isinstance(errors[2], DigestMismatchError | CorruptError)
     assert isinstance(errors[3], DigestMismatchError | CorruptError)
+
+
+def schema_count() -> int:
+    """Schemas in memory."""
+    gc.collect()
+    return sum(type(each) is Schema for each in gc.get_objects())
+
+
+def test_schemas_do_not_pile_up_although_every_schema_object_is_read() -> None:
+    blobs = CountingBlobs()
+    versions = RealVersions(blobs, mixed_schema())
+    weights = random_weights(versions.schema, 0)
+    for seed in range(6):
+        versions._schema_ref = None  # each version names an object of its own
+        versions.put(weights)
+        weights = next_weights(weights, seed)
+    keys = {versions.plan(record).manifest.schema_ref.key for record in versions.records}
+    assert len(keys) == 6
+    blobs.reads.clear()
+    before = schema_count()
+    for _, error in verify_each(blobs, versions.records, SETTINGS, no_progress):
+        assert error is None
+        assert schema_count() <= before + 1
+    assert {key: blobs.reads[key] for key in keys} == dict.fromkeys(keys, 1)
+
+
+def test_progress_tells_of_every_pack_also_without_the_base(chain: ThreeVersions) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def tell(phase: str, done_bytes: int, total_bytes: int, /) -> None:
+        told.append((phase, done_bytes, total_bytes))
+
+    for skip in (0, 1):
+        told.clear()
+        records = chain.versions.records[skip:]
+        assert all(error is None for _, error in verify_each(chain.blobs, records, SETTINGS, tell))
+        sizes = [
+            manifest.delta.size_bytes
+            for record in chain.versions.records[1:]
+            if (manifest := chain.versions.plan(record).manifest).delta is not None
+        ]
+        ends = [done for phase, done, total in told if phase == "delta" and done == total]
+        assert ends == sizes

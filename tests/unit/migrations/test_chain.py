@@ -22,6 +22,7 @@ from migrations.failures import (
     NoStoreError,
 )
 from migrations.place import Place
+from migrations.record_1 import encode
 from weightstore.errors import UpgradeRequiredError
 from weightstore.store import WeightStore
 from weightstore.testing.store_lab import LAB_SETTINGS, tree
@@ -211,7 +212,7 @@ def test_newer_stores_are_refused(place: Path, steps: Path, tmp_path: Path) -> N
     WeightStore.open(other, create=True).close()
     file = other / "FORMAT"
     file.chmod(0o644)
-    file.write_bytes(log_1.encode(json.loads(file.read_bytes()) | {"format": 7}))
+    file.write_bytes(encode(json.loads(file.read_bytes()) | {"format": 7}))
     with pytest.raises(NewerStoreError, match="format 7"):
         chain.plan(other, steps)
 
@@ -230,10 +231,70 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         chain.plan(tmp_path / "nowhere")
     with pytest.raises(NoStoreError, match="no FORMAT"):
         chain.plan(tmp_path)
-    for text in ("", "[]", '{"magic":"other","format":1}', '{"magic":"weightstore","format":true}'):
+    for text in (
+        "", "[]", "[" * 4_000, '{"a":' * 800, '{"magic":"other","format":1}',
+        '{"magic":"weightstore","format":true}', '{"magic":"weightstore","format":[1]}',
+    ):  # fmt: skip
         (tmp_path / "FORMAT").write_text(text)
         with pytest.raises(NoStoreError, match="something else"):
             chain.plan(tmp_path)
+
+
+def test_a_format_file_of_any_size_or_kind_is_refused(place: Path) -> None:
+    file = place / "FORMAT"
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data + b" " * (chain.FORMAT_SIZE_BYTES_MAX - len(data)))
+    assert chain.plan(place).format == 1
+    file.write_bytes(data + b" " * (chain.FORMAT_SIZE_BYTES_MAX + 1 - len(data)))
+    with pytest.raises(DamagedStoreError, match="larger than 4096 bytes"):
+        chain.plan(place)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DamagedStoreError, match="no plain file"):
+        chain.plan(place)
+
+
+def raised_by_another(place: Path) -> bytes:
+    """The record of another process that raises the format to 2."""
+    return log_1.format_record(
+        log_1.read_log(Place(place)),
+        format_number=2,
+        features=["two"],
+        nonce=lambda: "b" * 32,
+        unix_ms=1,
+    )
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_nothing_is_done_or_said_to_be_done_on_a_record_whose_name_may_vanish(
+    place: Path, steps: Path, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """Another process links the record and is cut before it syncs: before the plan, or later."""
+    (steps / "from_2_to_3.py").unlink()
+    record, slot = raised_by_another(place), log_1.read_log(Place(place)).next_slot
+    read, fsync = log_1.read_log, os.fsync
+    look_count, synced = 0, False
+
+    def read_late(where: Place) -> log_1.Prefix:
+        nonlocal look_count
+        look_count += 1
+        if look_count == look:
+            (place / log_1.log_key(slot)).write_bytes(record)
+        return read(where)
+
+    def noted_fsync(file: int) -> None:
+        nonlocal synced
+        is_there = (place / log_1.log_key(slot)).exists()
+        synced |= is_there and Path(f"/proc/self/fd/{file}").readlink() == place / "log"
+        fsync(file)
+
+    monkeypatch.setattr(log_1, "read_log", read_late)
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    assert migrate(place, steps).newest == 2
+    assert look_count == look
+    assert len(list((place / "log").iterdir())) == slot + 1
+    assert synced
 
 
 def test_a_damaged_log_is_refused(place: Path) -> None:

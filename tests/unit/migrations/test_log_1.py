@@ -12,6 +12,7 @@ import pytest
 from migrations import log_1
 from migrations.failures import DamagedStoreError, NewerStoreError, NoStoreError
 from migrations.place import Place
+from migrations.record_1 import encode
 from weightstore.format.records import Record, encode_record
 from weightstore.format.rules import Invalid, advance, validate
 from weightstore.history.log import sha256_of
@@ -86,7 +87,7 @@ def test_every_record_and_every_wrong_one_is_judged_as_the_product_does() -> Non
         )
         for change in (*ANYWHERE, *CHANGES[record.kind], {"now": other_now(story)}):
             document = json.loads(encode_record(record)) | change
-            data = log_1.encode(document)
+            data = encode(document)
             changed = type(record).model_validate_json(data)
             expected = advance(story.prefix, changed, sha256_of(data))
             found = log_1.advance(start, data)
@@ -113,7 +114,7 @@ def test_unknown_fields_of_the_state_stay() -> None:
     now = prefix.now | {"later": 1}
     story = LogStory()
     document = json.loads(encode_record(story.init())) | {"now": now}
-    after = log_1.advance(log_1.Prefix(0, "0" * 64, now), log_1.encode(document))
+    after = log_1.advance(log_1.Prefix(0, "0" * 64, now), encode(document))
     assert after.now["later"] == 1
     assert after.now["last_slots"] == {"init": 0}
 
@@ -135,9 +136,20 @@ def test_what_is_no_record_stops(data: bytes, error: type[Exception]) -> None:
 def test_a_record_of_a_later_kind_or_of_another_slot_stops() -> None:
     document = json.loads(encode_record(LogStory().init()))
     with pytest.raises(NewerStoreError, match="'later'"):
-        log_1.advance(log_1.empty_prefix(), log_1.encode(document | {"kind": "later"}))
+        log_1.advance(log_1.empty_prefix(), encode(document | {"kind": "later"}))
     with pytest.raises(DamagedStoreError, match="says that it is record 4"):
-        log_1.advance(log_1.empty_prefix(), log_1.encode(document | {"slot": 4}))
+        log_1.advance(log_1.empty_prefix(), encode(document | {"slot": 4}))
+
+
+def test_a_record_larger_than_any_may_be_stops(tmp_path: Path) -> None:
+    document = json.loads(encode_record(LogStory().init()))
+    room = log_1.RECORD_SIZE_BYTES_MAX - len(encode(document | {"x": ""}))
+    (tmp_path / "log").mkdir()
+    (tmp_path / log_1.log_key(0)).write_bytes(encode(document | {"x": "x" * room}))
+    assert log_1.read_log(Place(tmp_path)).now["last_slots"] == {"init": 0}
+    (tmp_path / log_1.log_key(0)).write_bytes(encode(document | {"x": "x" * (room + 1)}))
+    with pytest.raises(DamagedStoreError, match="larger than 65536 bytes"):
+        log_1.read_log(Place(tmp_path))
 
 
 def test_a_place_without_a_log_is_no_store(tmp_path: Path) -> None:

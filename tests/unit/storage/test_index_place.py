@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
 from weightstore.ids import StoreId
-from weightstore.storage.index_place import file_system_of, index_folder, is_local
+from weightstore.storage.index_place import file_system_of, folder_ids, index_folder, is_local
 
 STORE_ID = StoreId("a" * 32)
 
@@ -24,6 +25,11 @@ def mounts(tmp_path: Path, *points: tuple[Path, str]) -> Path:
     return file
 
 
+def in_cache(root: Path) -> str:
+    place = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]
+    return f"{STORE_ID}-{place}"
+
+
 @pytest.mark.parametrize(
     "kind", ["nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "fuse.sshfs", "9p", "new-and-unknown"]
 )
@@ -32,7 +38,36 @@ def test_a_store_on_a_network_has_its_index_in_the_cache(tmp_path: Path, kind: s
     store.mkdir()
     listed = mounts(tmp_path, (store, kind))
     assert file_system_of(store / "index", mounts=listed) == kind
-    assert index_folder(store, STORE_ID, cache, mounts=listed) == cache / STORE_ID
+    found = index_folder(store, STORE_ID, cache, mounts=listed)
+    assert found == cache / in_cache(store)
+
+
+def test_two_copies_of_a_store_have_two_folders_in_the_cache(tmp_path: Path) -> None:
+    listed = mounts(tmp_path, (tmp_path / "one", "nfs"), (tmp_path / "two", "nfs"))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("one")
+    one, two, link = (
+        index_folder(tmp_path / name, STORE_ID, tmp_path, mounts=listed)
+        for name in ("one", "two", "link")
+    )
+    assert one == link
+    assert None is not one != two is not None
+
+
+def test_a_folder_is_known_by_any_path_before_and_after_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to("store")
+    one, two = tmp_path / "store" / "index", tmp_path / "link" / "index"
+    before = folder_ids(one)
+    assert before == folder_ids(two) != set()
+    one.mkdir()
+    assert before < folder_ids(one) == folder_ids(two)
+    (tmp_path / "other").mkdir()
+    assert not folder_ids(one) & folder_ids(tmp_path / "other" / "index")
+    one.rename(tmp_path / "other" / "moved")
+    assert folder_ids(tmp_path / "other" / "moved") & (folder_ids(two) | before) == set()
+    assert not folder_ids(tmp_path / "nowhere" / "index")
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay"])
@@ -62,7 +97,7 @@ def test_a_read_only_store_has_its_index_in_the_cache(
 
     monkeypatch.setattr(os, "access", deny)  # root may write anywhere
     listed, cache = mounts(tmp_path), tmp_path / "cache"
-    assert index_folder(tmp_path, STORE_ID, cache, mounts=listed) == cache / STORE_ID
+    assert index_folder(tmp_path, STORE_ID, cache, mounts=listed) == cache / in_cache(tmp_path)
     assert asked == [tmp_path / "index" if has_index else tmp_path]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from weightstore.storage.blob_keys import NAME_COUNT_MAX, TEMPORARY_MARK
 from weightstore.storage.durable import SYSCALLS
 from weightstore.storage.folders import Folders, open_root
 from weightstore.storage.listing import listed, sweep, unlisted_name
@@ -44,3 +46,29 @@ def test_a_start_counts_for_the_first_folder_alone(folders: Folders) -> None:
 def test_an_ordinary_store_has_nothing_unlisted_and_nothing_to_sweep(folders: Folders) -> None:
     assert unlisted_name(folders) is None
     assert sweep(folders, SYSCALLS) == 0
+
+
+def test_a_sweep_enters_no_folder_that_is_deeper_than_a_key(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = folders.root / "packs"
+    for _ in range(200):
+        at /= "d"
+    at.mkdir(parents=True)
+    deepest = folders.root.joinpath("packs", *["d"] * (NAME_COUNT_MAX - 2))
+    reached, foreign = deepest / f"{TEMPORARY_MARK}1", deepest / "d" / f"{TEMPORARY_MARK}2"
+    reached.write_bytes(b"")
+    foreign.write_bytes(b"")
+    walked: list[tuple[str, ...]] = []
+    found = Folders.found
+
+    def counted(
+        self: Folders, names: tuple[str, ...], *, readable: bool = False
+    ) -> AbstractContextManager[int | None]:
+        walked.append(names)
+        return found(self, names, readable=readable)
+
+    monkeypatch.setattr(Folders, "found", counted)
+    assert sweep(folders, SYSCALLS) == 1
+    assert (reached.exists(), foreign.exists()) == (False, True)
+    assert max(map(len, walked)) == NAME_COUNT_MAX - 1

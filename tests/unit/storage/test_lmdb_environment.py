@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,6 +119,55 @@ def test_a_failed_write_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
     environment.close()
     done = run(WRITE_ERROR, tmp_path)
     assert done.stdout.split() == ["StorageFailedError", "True"], done.stderr
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from weightstore.storage.lmdb_environment import Environment
+
+opened = Environment(Path(sys.argv[1]), size_bytes_max=1 << 24)
+print(len(opened.get_many([b"state", b"499"])))
+"""
+
+
+def test_a_file_that_is_shorter_than_its_pages_is_damage_and_kills_nobody(tmp_path: Path) -> None:
+    environment = Environment(tmp_path, size_bytes_max=4 * MIB)
+    assert environment.put_many({**ENTRIES, b"state": b"1"}, NEW)
+    environment.close()
+    data = tmp_path / "data.mdb"
+    whole = data.read_bytes()
+    assert run(OPEN, tmp_path).stdout == "2\n"
+    for size_bytes in (len(whole) - 1, 8192, 8191, 4096, 100):
+        data.write_bytes(whole[:size_bytes])
+        done = run(OPEN, tmp_path)
+        assert done.returncode == 1, (size_bytes, done.returncode)
+        assert "CorruptObjectError" in done.stderr
+        assert "is cut short" in done.stderr
+
+
+@pytest.mark.parametrize(("offset", "value"), [(40, 8192), (40, 0), (4096 + 136, 1 << 40)])
+def test_meta_pages_that_disagree_with_the_file_are_damage(
+    tmp_path: Path, offset: int, value: int
+) -> None:
+    environment = Environment(tmp_path, size_bytes_max=4 * MIB)
+    assert environment.put_many(ENTRIES, NEW)
+    environment.close()
+    data = bytearray((tmp_path / "data.mdb").read_bytes())
+    field = struct.pack("=Q" if offset > 4096 else "=I", value)
+    data[offset : offset + len(field)] = field
+    (tmp_path / "data.mdb").write_bytes(data)
+    with pytest.raises(CorruptObjectError, match="is cut short, or is no index"):
+        Environment(tmp_path, size_bytes_max=4 * MIB)
+
+
+def test_a_file_that_lmdb_leaves_short_is_filled_up(small: Environment, tmp_path: Path) -> None:
+    assert small.put_many({**ENTRIES, b"state": b"1"}, NEW)
+    data = tmp_path / "data.mdb"
+    size_bytes = data.stat().st_size
+    os.truncate(data, size_bytes - 1)
+    assert small.put_many({}, Expected(b"state", b"1"))
+    assert data.stat().st_size == size_bytes
 
 
 @pytest.mark.parametrize("data", [b"\xff" * 8192, b"short", bytes(4096)])

@@ -19,7 +19,7 @@ from weightstore.errors import (
     UnavailableError,
 )
 from weightstore.settings import KIB, MIB
-from weightstore.storage import lmdb_environment
+from weightstore.storage import lmdb_environment, lmdb_index
 from weightstore.storage.index_file import Expected, IndexFile
 from weightstore.storage.lmdb_index import LmdbIndexFile
 from weightstore.testing.index_contract import IndexFileContract
@@ -76,6 +76,66 @@ def test_a_link_to_the_store_leads_to_the_same_environment(tmp_path: Path) -> No
     assert one.put_many(ENTRIES, expected=NEW)
     assert two.get_many([b"state"]) == (b"1",)
     assert two.location == one.location
+
+
+@pytest.mark.parametrize("what", ["store", "index"])
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_mount_of_the_store_leads_to_the_same_environment(
+    tmp_path: Path, what: str, *, is_made: bool
+) -> None:
+    store, mounted = tmp_path / "store", tmp_path / "mounted"
+    (store / "index").mkdir(parents=True)
+    if not is_made and what == "store":
+        (store / "index").rmdir()
+    source, target = (store, mounted) if what == "store" else (store / "index", mounted / "index")
+    target.mkdir(parents=True)
+    mount = ["mount", "--bind", str(source), str(target)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user or container may not mount file systems")
+    try:
+        one, two = opened(store / "index"), opened(mounted / "index")
+        assert one.put_many(ENTRIES, expected=NEW)
+        assert two.get_many([b"state"]) == (b"1",)
+        assert two.location == one.location
+        one.close()
+        assert two.get_many([b"499"]) == (bytes(1000),)
+        two.close()
+    finally:
+        subprocess.run(["umount", str(target)], check=True)
+
+
+def test_a_moved_index_has_no_second_environment_while_the_first_is_open(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    one = opened(tmp_path / "store" / "index")
+    assert one.put_many(ENTRIES, expected=NEW)
+    (tmp_path / "store").rename(tmp_path / "moved")
+    two = opened(tmp_path / "moved" / "index")
+    assert two.location == str(tmp_path / "moved" / "index")
+    assert two.get_many([b"state"]) == (None,)
+    assert not two.put_many({b"state": b"2"}, expected=Expected(b"state", b"1"))
+    one.close()
+    assert two.get_many([b"state"]) == (b"1",)
+    assert two.put_many({b"state": b"2"}, expected=Expected(b"state", b"1"))
+    two.close()
+    assert not lmdb_index._open_files
+    assert not (tmp_path / "store").exists()
+
+
+def test_of_several_handles_the_largest_bound_counts(tmp_path: Path) -> None:
+    small = LmdbIndexFile(tmp_path / "index", size_bytes_max=MIB)
+    assert small.put_many({b"state": b"1"}, expected=NEW)
+    many = {b"many%d" % number: bytes(1000) for number in range(5000)}
+    with pytest.raises(LimitError):
+        small.put_many(many, expected=Expected(b"state", b"1"))
+    large = opened(tmp_path / "index")
+    assert large.put_many(many, expected=Expected(b"state", b"1"))
+    least = LmdbIndexFile(tmp_path / "index", size_bytes_max=MIB)
+    assert least.put_many(
+        {b"a" + key: many[key] for key in many}, expected=Expected(b"state", b"1")
+    )
+    for index in (small, large, least):
+        assert index.get_many([b"many4999", b"amany4999"]) == (bytes(1000),) * 2
+        index.close()
 
 
 def test_a_handle_that_is_dropped_lets_go(tmp_path: Path) -> None:

@@ -23,17 +23,21 @@ from weightstore.storage.owner_lock import (
     is_owner_dead,
     remove_dead_locks,
 )
+from weightstore.testing.virtual_time import VirtualClock
 
 SESSION = SessionId("0123456789abcdef" * 2)
 OTHER = SessionId("f" * 32)
 BOOT = machine.boot_id()
+TRY_COUNT = 32
 
 _OWNER = """
 import os, sys
 from pathlib import Path
 from weightstore.storage.local import LocalBlobStore
+from weightstore.clock import SystemClock
 from weightstore.storage.owner_lock import acquire_owner_lock
-lock = acquire_owner_lock(LocalBlobStore(Path(sys.argv[1])), sys.argv[2])
+blobs = LocalBlobStore(Path(sys.argv[1]))
+lock = acquire_owner_lock(blobs, sys.argv[2], clock=SystemClock(), try_count=1)
 print("locked", flush=True)
 command = sys.stdin.readline()
 if command == "release\\n":
@@ -51,7 +55,7 @@ def blobs(tmp_path: Path) -> LocalBlobStore:
 
 
 def _acquired(blobs: LocalBlobStore, session: SessionId = SESSION) -> OwnerLock:
-    lock = acquire_owner_lock(blobs, session)
+    lock = acquire_owner_lock(blobs, session, clock=VirtualClock(), try_count=TRY_COUNT)
     assert lock is not None
     return lock
 
@@ -133,7 +137,7 @@ def test_a_process_that_asks_about_its_own_lock_keeps_it(blobs: LocalBlobStore) 
     lock = _acquired(blobs)
     assert not is_owner_dead(blobs, SESSION, BOOT)
     with pytest.raises(StoreOwnedError):
-        acquire_owner_lock(blobs, SESSION)
+        acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=TRY_COUNT)
     lock.release()
     lock.release()
     _acquired(blobs).release()
@@ -163,14 +167,14 @@ def test_locks_are_no_blobs(blobs: LocalBlobStore) -> None:
 
 def test_a_store_without_a_directory_has_no_locks() -> None:
     blobs = MemoryBlobStore()
-    assert acquire_owner_lock(blobs, SESSION) is None
+    assert acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=TRY_COUNT) is None
     assert not is_owner_dead(blobs, SESSION, BOOT)
 
 
 @pytest.mark.parametrize("session", ["", "../" + "a" * 29, "A" * 32, "a" * 31, "a" * 32 + "\n"])
 def test_only_sessions_are_taken(blobs: LocalBlobStore, session: str) -> None:
     with pytest.raises(InputRefusedError):
-        acquire_owner_lock(blobs, SessionId(session))
+        acquire_owner_lock(blobs, SessionId(session), clock=VirtualClock(), try_count=TRY_COUNT)
     with pytest.raises(InputRefusedError):
         is_owner_dead(blobs, SessionId(session), BOOT)
     assert not (blobs.root / "locks").exists()
@@ -183,7 +187,7 @@ def test_a_linked_lock_file_is_not_followed(blobs: LocalBlobStore, tmp_path: Pat
     with pytest.raises(Exception, match="cannot"):
         is_owner_dead(blobs, SESSION, BOOT)
     with pytest.raises(Exception, match="cannot"):
-        acquire_owner_lock(blobs, SESSION)
+        acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=TRY_COUNT)
 
 
 def _nobody() -> SessionId | None:
@@ -244,7 +248,7 @@ def test_the_open_claim_is_asked_for_when_the_dead_are_known_to_be_dead(
 
 def acquire_owner_lock_or_none(blobs: LocalBlobStore) -> OwnerLock | None:
     try:
-        return acquire_owner_lock(blobs, SESSION)
+        return acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=TRY_COUNT)
     except StoreOwnedError:
         return None
 
@@ -293,7 +297,7 @@ def test_a_lock_counts_only_if_its_file_still_has_the_name(
     assert _lock_names(blobs) == {SESSION}
     assert not is_owner_dead(blobs, SESSION, BOOT)
     with pytest.raises(StoreOwnedError):
-        acquire_owner_lock(blobs, SESSION)
+        acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=TRY_COUNT)
     lock.release()
     assert _lock_names(blobs) == set()
 
@@ -326,7 +330,7 @@ def test_a_file_system_without_locks_is_left_without_files(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    assert acquire_owner_lock(blobs, SESSION) is None
+    assert acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=TRY_COUNT) is None
     assert _lock_names(blobs) == set()
 
 
@@ -336,3 +340,24 @@ def test_a_released_lock_removes_no_file_of_another(blobs: LocalBlobStore) -> No
     (blobs.root / "locks" / SESSION).touch()
     lock.release()
     assert _lock_names(blobs) == {SESSION}
+
+
+def test_an_interrupted_leave_closes_no_file_of_anybody_else(
+    blobs: LocalBlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = os.close
+    taken: list[int] = []
+
+    def interrupted(file: int) -> None:
+        close(file)
+        taken.append(os.open(tmp_path / "victim", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC))
+        raise KeyboardInterrupt
+
+    lock = _acquired(blobs)
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lock.leave()
+    monkeypatch.undo()
+    lock.leave()
+    assert os.write(taken[0], b"still open") == len(b"still open")
+    os.close(taken[0])

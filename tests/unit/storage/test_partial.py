@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,31 @@ def test_whoever_always_removes_what_is_made_is_told_of(
         partial_place(target, SeededEntropy(), is_directory=False),
     ):
         pass
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_an_error_of_the_look_at_a_new_partial_leaves_nothing(
+    target: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], *, is_directory: bool
+) -> None:
+    lstat, failed = Path.lstat, list[Path]()
+
+    def fail_once(path: Path) -> os.stat_result:
+        if path.name.endswith(".partial") and not failed:
+            failed.append(path)
+            raise error
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", fail_once)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with (
+        pytest.raises(error),
+        partial_place(target, SeededEntropy(), is_directory=is_directory),
+    ):
+        pass
+    assert failed
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert list(target.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("is_directory", [False, True])

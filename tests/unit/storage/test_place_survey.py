@@ -10,11 +10,14 @@ import pytest
 
 from weightstore.clock import SystemEntropy
 from weightstore.ids import SessionId
+from weightstore.storage import place_survey
 from weightstore.storage.durable import SYSCALLS
+from weightstore.storage.index_place import LOCAL_FILE_SYSTEMS, MOUNTS
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.owner_lock import acquire_owner_lock
 from weightstore.storage.place_survey import LockFile, survey_place
 from weightstore.storage.unfinished import named_file
+from weightstore.testing.virtual_time import VirtualClock
 
 SESSION = SessionId("a" * 32)
 OTHER = SessionId("b" * 32)
@@ -37,10 +40,24 @@ def test_sizes_space_and_file_system_are_told(tmp_path: Path) -> None:
     assert found.temporary == ()
 
 
+def test_the_list_of_mounts_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Type and locality are of one look, and cannot contradict each other."""
+    read_text, read = Path.read_text, list[Path]()
+
+    def noted(path: Path, encoding: str | None = None, errors: str | None = None) -> str:
+        read.append(path)
+        return read_text(path, encoding=encoding, errors=errors)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    found = survey_place(tmp_path)
+    assert read == [MOUNTS]
+    assert found.is_local == (found.file_system in LOCAL_FILE_SYSTEMS)
+
+
 def test_locks_tell_the_living_from_the_dead(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
-    held = acquire_owner_lock(blobs, SESSION)
-    left = acquire_owner_lock(blobs, OTHER)
+    held = acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=1)
+    left = acquire_owner_lock(blobs, OTHER, clock=VirtualClock(), try_count=1)
     assert held is not None
     assert left is not None
     left.leave()
@@ -106,3 +123,20 @@ def test_odd_names_are_told_without_odd_characters(tmp_path: Path) -> None:
 def test_a_place_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         survey_place(tmp_path / "nowhere")
+
+
+def test_what_a_sweep_deletes_under_the_look_is_not_called_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LocalBlobStore(tmp_path).put_if_absent("packs/x", b"123")
+
+    def access(path: Path, mode: int) -> bool:
+        (tmp_path / "packs" / "x").unlink(missing_ok=True)
+        return real(path, mode)
+
+    real = os.access
+    entries = list((tmp_path / "packs").iterdir())
+    look = place_survey._Look(tmp_path)
+    monkeypatch.setattr(os, "access", access)
+    look._note(entries[0])
+    assert look.unreadable == []

@@ -96,7 +96,7 @@ def test_no_store_is_an_error_that_says_why(tmp_path: Path) -> None:
         last = report.findings[-1]
         assert words in last.what
         assert "weightstore init" in last.do
-    with pytest.raises(InputRefusedError):
+    with pytest.raises(InputRefusedError, match="object storage is not there yet"):
         examine("s3://bucket/store")
 
 

@@ -158,7 +158,9 @@ def test_a_read_only_store_has_its_index_in_the_cache(
     for _ in range(2):
         with WeightStore.open(place, settings=settings) as store:
             assert list(store.versions()) == versions
-    assert {path.name for path in (cache / store_id).iterdir()} >= {"data.mdb", "lock.mdb"}
+    (folder,) = cache.iterdir()
+    assert folder.name.startswith(f"{store_id}-")
+    assert {path.name for path in folder.iterdir()} >= {"data.mdb", "lock.mdb"}
     assert not (place / "index").exists()
 
 
@@ -169,7 +171,8 @@ def test_without_a_cache_of_its_own_it_is_the_home_directorys(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with local_store(tmp_path / "store") as store:
         list(store.versions())
-        assert (tmp_path / "home" / ".cache" / "weightstore" / store.store_id).is_dir()
+        (folder,) = (tmp_path / "home" / ".cache" / "weightstore").iterdir()
+        assert folder.name.startswith(f"{store.store_id}-")
 
 
 def test_a_home_directory_that_nobody_has_is_no_error(

@@ -344,3 +344,15 @@ def test_a_version_that_was_found_before_it_was_retired_is_described_as_gone() -
         with pytest.raises(VersionGoneError):
             call(4)
     assert [info.kept for info in reader.versions()] == [True, True, False, False, False, False]
+
+
+def test_weights_are_never_written_into_the_store(made: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(made, tmp_path / "store"))
+    reader: StoreReader = WeightStore.open(place)
+    before = tree(place)
+    for target in (place / "log" / "000000000099", place / "new"):
+        with pytest.raises(InputRefusedError, match="lies in the store"):
+            reader.checkout_to_file("latest", target)
+        with pytest.raises(InputRefusedError, match="lies in the store"):
+            reader.export("latest", target)
+    assert tree(place) == before

@@ -89,6 +89,10 @@ CASES = [
     *many("checkout_into", "state_dict", (None, 5, "x", [1], torch.nn.Linear(2, 4)), INPUT),
     *many("checkout_into", "state_dict", ({}, {"w": 3}, {3: 3}), SchemaMismatchError),
     *many("checkout_into", "progress", (None, 5), INPUT),
+    *many("receiver", "targets", (None, 5, "x", [1], torch.nn.Linear(2, 4)), INPUT),
+    *many("receiver", "targets", ({}, {"w": 3}, {3: 3}, {3: np.zeros(8)}), SchemaMismatchError),
+    *many("receiver", "boxes", (5, "w", [1], {"w": 5}, {"w": ((0,), (8,))}), INPUT),
+    *many("receiver", "settings", ("x", 5, {}, Limits(), Settings()), INPUT),
     *many("checkout_to_file", "selector", NO_SELECTORS, SelectorError),
     *many("checkout_to_file", "path", (*NO_PATHS, "~no-such-user/x", "/dev/null/x"), INPUT),
     *many("checkout_to_file", "progress", (None, 5), INPUT),
@@ -102,7 +106,7 @@ CASES = [
     *many("describe", "selector", NO_SELECTORS, SelectorError),
     *many("diff", "old", NO_SELECTORS, SelectorError),
     *many("diff", "new", NO_SELECTORS, SelectorError),
-    *many("diff", "values", NO_FLAGS, INPUT),
+    *many("diff", "counts", NO_FLAGS, INPUT),
     *many("diff", "progress", (None, 5), INPUT),
 ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from weightstore.testing.disk_model import (
     FOLDER,
     ROOT,
@@ -12,6 +14,7 @@ from weightstore.testing.disk_model import (
     Synced,
     Told,
     Written,
+    _picks,
 )
 
 FILE, INNER = 1, 2
@@ -67,6 +70,20 @@ def test_synced_bytes_are_whole_wherever_they_are() -> None:
     assert lab.states() == {(), (("a", b"12345678"),)}
     lab.sync(ROOT)
     assert lab.states() == {(("a", b"12345678"),)}
+
+
+def test_pages_that_were_not_written_stay_and_all_others_may_hold_anything() -> None:
+    lab = Lab()
+    head = b"h" * 4096
+    lab.make(FILE, ROOT, "a", head + b"old" * 100)
+    lab.sync(FILE)
+    lab.sync(ROOT)
+    lab.disk.apply(Written(FILE, lab.contents.number_of(head + b"new" * 200)))
+    left = [data for state in lab.states() for _, data in state]
+    assert all(data is not None and data.startswith(head) for data in left)
+    assert len(left) > 5
+    lab.disk.apply(Written(FILE, lab.contents.number_of(b"x" + head[1:] + b"new" * 200)))
+    assert not all((data or b"").startswith(head) for state in lab.states() for _, data in state)
 
 
 def test_a_synced_name_without_synced_bytes_may_hold_anything() -> None:
@@ -150,3 +167,12 @@ def test_states_have_numbers_that_do_not_depend_on_the_order_of_writing() -> Non
         {"a": state["a"], "b": one.number_of(b"")},
     ]
     assert len({one.number_of_state(each) for each in (state, *different)}) == 5
+
+
+def test_more_states_than_a_float_can_count_are_spread_too() -> None:
+    sizes = [3] * 2000
+    picked = list(islice(_picks(sizes, 50), 2 + 2 * 3 * 2000 + 49))
+    assert all(len(one) == 2000 and set(one) <= {0, 1, 2} for one in picked)
+    spread = {tuple(one) for one in picked[-49:]}
+    assert len(spread) == 49
+    assert not spread & {tuple(one) for one in picked[:-49]}

@@ -145,6 +145,21 @@ def test_a_true_history_is_accepted(world: World, *, deep: bool) -> None:
     assert len(world.history.acknowledged) == STEP_COUNT + prefix.next_slot
 
 
+def step_back_after_a_read_that_told_no_slot(world: World) -> None:
+    reads = list(world.history.reads)
+    index = max(number for number, one in enumerate(reads) if one.reader == "two")
+    newest = reads[index]
+    silent = replace(newest, order=50, next_slot=None)
+    committed = next(
+        one for one in world.history.acknowledged if one.version == newest.version and one.slot
+    )
+    assert committed.slot is not None
+    # The version is there for both, so that nothing but the step back is wrong.
+    late = replace(newest, order=49, next_slot=committed.slot + 2)
+    back = replace(newest, order=51, next_slot=committed.slot + 1)
+    world.history = replace(world.history, reads=(*reads, late, silent, back))
+
+
 def garble_a_record(world: World) -> None:
     world.blobs[log_key(Slot(3))] = b"\0" * 512
 
@@ -280,6 +295,7 @@ MUTATIONS: list[tuple[Callable[[World], None], Rule, bool]] = [
     (read(6, version=1, digest=None, bits_sha256=None), Rule.READ_FORWARD, False),
     (read(6, next_slot=4), Rule.READ_FORWARD, False),
     (read(8, is_latest=True), Rule.READ_FORWARD, False),
+    (step_back_after_a_read_that_told_no_slot, Rule.READ_FORWARD, False),
     (lose_an_object_of("manifests/", 3), Rule.OBJECTS_WHOLE, False),
     (lose_an_object_of("packs/", 4), Rule.OBJECTS_WHOLE, False),
     (lose_an_object_of("anchors/", 3), Rule.OBJECTS_WHOLE, False),

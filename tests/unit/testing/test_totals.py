@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from weightstore.testing.totals import FILE_NAME, add, default_path, example_count, totals
+from weightstore.testing.totals import (
+    FILE_NAME,
+    add,
+    default_path,
+    example_count,
+    totals,
+    union_when_complete,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,6 +91,31 @@ def test_no_count_of_several_processes_is_lost(tmp_path: Path) -> None:
     assert totals(file) == {"sigkills": 4 * 25}
 
 
+PARTS = {"a b": {1, 2, 1 << 63}, "b": {2, 3}, "a": {1, (1 << 64) - 1}, "none": set[int]()}
+UNION = {1, 2, 3, 1 << 63, (1 << 64) - 1}
+
+
+def test_the_last_part_alone_is_told_the_union(tmp_path: Path) -> None:
+    told = [union_when_complete(tmp_path / "of", name, PARTS[name], PARTS) for name in PARTS]
+    assert told == [None, None, None, UNION]
+
+
+def test_the_union_is_told_once_to_any_number_of_processes(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(4, mp_context=get_context("forkserver")) as processes:
+        work = [processes.submit(_keep, tmp_path / "of", name) for name in PARTS]
+        told = [future.result() for future in work]
+    assert [one for one in told if one is not None] == [UNION]
+
+
+def test_a_part_is_kept_once_and_must_be_waited_for(tmp_path: Path) -> None:
+    union_when_complete(tmp_path / "of", "b", {2}, PARTS)
+    with pytest.raises(ValueError, match="already"):
+        union_when_complete(tmp_path / "of", "b", {3}, PARTS)
+    with pytest.raises(ValueError, match="waited for"):
+        union_when_complete(tmp_path / "of", "c", {3}, PARTS)
+    assert [path.name for path in (tmp_path / "of").iterdir()] == ["b.u64"]
+
+
 def test_the_examples_that_hypothesis_describes_are_counted() -> None:
     described = """x.py::test:
 
@@ -122,6 +154,10 @@ def test_every_session_adds_the_examples_that_its_tests_have_run(
     seen = (tmp_path / "seen").read_text(encoding="ascii")
     assert totals(tmp_path / "out")["hypothesis_examples"] == len(seen)
     assert (seen.count("n"), seen.count("f"), seen.count("m")) == (30, 2, 5)
+
+
+def _keep(folder: Path, name: str) -> frozenset[int] | None:
+    return union_when_complete(folder, name, PARTS[name], PARTS)
 
 
 def _add_often(file: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,6 @@ from weightstore.errors import (
     InputRefusedError,
     StorageFailedError,
     StorageFullError,
-    StoreReadOnlyError,
 )
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
@@ -103,16 +104,143 @@ def test_what_the_system_refuses_is_an_error_of_the_storage(
         raise OSError(errno.EIO, "refused")
 
     place = FilePlace(tmp_path / "baseline")
-    (tmp_path / "baseline.new").mkdir()
-    with pytest.raises((StorageFailedError, StoreReadOnlyError), match=r"baseline\.new"):
-        place.create(LAYOUT)
-    (tmp_path / "baseline.new").rmdir()
-    for name in ("open", "unlink"):
-        monkeypatch.setattr(Path, name, refuse)
-        with pytest.raises(StorageFailedError, match=r"baseline\.new"):
+    for owner, name in ((os, "open"), (Path, "unlink"), (os, "pwrite")):
+        monkeypatch.setattr(owner, name, refuse)
+        with pytest.raises((StorageFailedError, InputRefusedError), match=r"baseline\.new"):
             place.create(LAYOUT)
         monkeypatch.undo()
-    (tmp_path / "baseline").mkdir()
+    place.create(LAYOUT)
+    place.adopt()
+    monkeypatch.setattr(os, "pread", refuse)
     with pytest.raises(StorageFailedError, match="baseline"):
         place.load(LAYOUT)
     place.close()
+
+
+def _linked(path: Path) -> Path:
+    other = path.with_name("other")
+    other.hardlink_to(path)
+    return other
+
+
+def _through_linked_folder(path: Path) -> Path:
+    folder = path.parent / "folder"
+    folder.symlink_to(path.parent)
+    return folder / path.name
+
+
+@pytest.mark.parametrize("alias", [_linked, _through_linked_folder])
+def test_a_second_name_of_a_held_file_is_in_use(
+    tmp_path: Path, alias: Callable[[Path], Path]
+) -> None:
+    path = tmp_path / "baseline"
+    place = FilePlace(path)
+    kept = place.create(LAYOUT)
+    place.adopt()
+    other = alias(path)
+    (tmp_path / "baseline.lock").unlink()
+    with pytest.raises(InputRefusedError, match=f"{other} is in use"):
+        FilePlace(other)
+    place.close()
+    again = FilePlace(other)
+    assert again.load(LAYOUT) is not None
+    again.close()
+    assert kept.layout is LAYOUT
+
+
+def test_a_replaced_file_stays_locked_for_as_long_as_it_is_mapped(tmp_path: Path) -> None:
+    place = FilePlace(tmp_path / "baseline")
+    old = place.create(LAYOUT)
+    place.adopt()
+    other = _linked(tmp_path / "baseline")
+    place.create(OTHER)
+    place.adopt()
+    with pytest.raises(InputRefusedError, match="in use"):
+        FilePlace(other)
+    assert old.layout is LAYOUT
+    del old
+    FilePlace(other).close()
+    place.close()
+
+
+@pytest.mark.parametrize("suffix", ["", ".new"])
+@pytest.mark.parametrize("kind", ["data", "zeros", "fifo", "link", "directory"])
+def test_what_is_no_baseline_is_refused_and_left_alone(
+    tmp_path: Path, suffix: str, kind: str
+) -> None:
+    path = tmp_path / f"baseline{suffix}"
+    target = tmp_path / "target"
+    target.write_bytes(b"")
+    make: dict[str, Callable[[], object]] = {
+        "data": lambda: path.write_bytes(b"my only copy"),
+        "zeros": lambda: path.write_bytes(bytes(100)),
+        "fifo": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(target),
+        "directory": path.mkdir,
+    }
+    make[kind]()
+    before = {one: one.lstat() for one in tmp_path.iterdir()}
+    with pytest.raises(InputRefusedError, match=re.escape(f"{path} is ")):
+        FilePlace(tmp_path / "baseline")
+    after = {one: one.lstat() for one in tmp_path.iterdir()}
+    assert {one: (s.st_ino, s.st_mtime_ns) for one, s in after.items()} == {
+        one: (s.st_ino, s.st_mtime_ns) for one, s in before.items()
+    }
+
+
+def test_a_file_that_appears_later_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "baseline"
+    place = FilePlace(path)
+    place.create(LAYOUT)
+    path.write_bytes(b"my only copy")
+    with pytest.raises(InputRefusedError, match="neither empty nor a baseline"):
+        place.adopt()
+    path.with_name("baseline.new").write_bytes(b"another")
+    with pytest.raises(InputRefusedError, match="neither empty nor a baseline"):
+        place.create(LAYOUT)
+    assert path.read_bytes() == b"my only copy"
+    place.close()
+
+
+def test_another_file_under_the_name_of_the_made_one_is_not_adopted(tmp_path: Path) -> None:
+    place = FilePlace(tmp_path / "baseline")
+    place.create(LAYOUT)
+    (tmp_path / "baseline.new").unlink()
+    (tmp_path / "baseline.new").write_bytes(b"")
+    with pytest.raises(InputRefusedError, match="was replaced"):
+        place.adopt()
+    assert not (tmp_path / "baseline").exists()
+    place.close()
+
+
+def test_an_empty_file_is_replaced(tmp_path: Path) -> None:
+    for name in ("baseline", "baseline.new"):
+        (tmp_path / name).write_bytes(b"")
+    place = FilePlace(tmp_path / "baseline")
+    assert place.load(LAYOUT) is None
+    place.create(LAYOUT)
+    place.adopt()
+    assert place.load(LAYOUT) is not None
+    place.close()
+
+
+def test_an_interrupted_close_closes_no_file_of_anybody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = os.close
+    place = FilePlace(tmp_path / "baseline")
+    taken: list[int] = []
+
+    def interrupted(file: int) -> None:
+        close(file)
+        taken.append(os.open(tmp_path / "other", os.O_CREAT | os.O_WRONLY))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        place.close()
+    monkeypatch.undo()
+    place.close()
+    assert os.write(taken[0], b"still open") == len(b"still open")
+    close(taken[0])
+    FilePlace(tmp_path / "baseline").close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weightstore.errors import DTypeRefusedError, SchemaMismatchError
+from weightstore.errors import DTypeRefusedError, SchemaMismatchError, StepConflictError
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Alias, Schema
 from weightstore.layout.tensors import TensorSpec
@@ -54,11 +54,18 @@ def test_one_of_the_tied_names_is_enough() -> None:
     assert names({"head": EMBED, "norm": NORM}) == [("head", False), ("norm", False)]
 
 
-def test_a_name_that_the_schema_lacks_may_share_the_memory_of_one_it_has() -> None:
-    given = {"embed": EMBED, "norm": NORM, "a_tied_head": EMBED}
-    assert names(given) == [("embed", False), ("norm", False)]
-    with pytest.raises(SchemaMismatchError, match="a_tied_head"):
-        names({**given, "a_tied_head": EMBED.copy()})
+def test_a_tied_name_that_the_schema_lacks_is_refused_or_a_new_schema() -> None:
+    lab = TrainerLab(MemoryBlobStore()).create()
+    given = {"embed": EMBED, "new_head": EMBED}
+    with lab.trainer() as trainer:
+        trainer.put_step(0, {"embed": EMBED, "head": EMBED}).result()
+        with pytest.raises(StepConflictError, match="new_head"):
+            trainer.put_step(0, given).result()
+        with pytest.raises(SchemaMismatchError, match="new_head") as caught:
+            trainer.put_step(1, given).result()
+        assert len(caught.value.facts["differences"]) == 1  # type: ignore[arg-type]
+        trainer.put_step(1, given, new_schema=True).result()
+    assert lab.plan(2).schema.aliases == (Alias("new_head", "embed"),)
 
 
 def test_a_first_version_stores_the_least_of_tied_names() -> None:

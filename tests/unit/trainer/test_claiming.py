@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from typing_extensions import Buffer
 from weightstore.errors import BlobOutcomeUnknownError, CommitUnknownError, StoreOwnedError
 from weightstore.history.claim import Claim, owns
 from weightstore.ids import RunId, SessionId, Step
+from weightstore.settings import Limits, Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.machine import boot_id
@@ -18,6 +20,7 @@ from weightstore.storage.memory import MemoryBlobStore
 from weightstore.storage.owner_lock import is_owner_dead
 from weightstore.testing.faults import CutBlobs, PowerCut, When
 from weightstore.testing.trainer_lab import TrainerLab, small_weights
+from weightstore.testing.virtual_time import VirtualClock
 from weightstore.trainer import claiming
 from weightstore.trainer.claiming import StoreParts, claim_store
 from weightstore.trainer.heads import read_head
@@ -139,6 +142,60 @@ def test_a_claim_that_a_past_owner_refuses_is_tried_again(
     with TrainerLab(local, "successor").trainer() as trainer:
         assert trainer.epoch == 3
     assert asked == [SESSION]
+
+
+def past_owner(local: LocalBlobStore) -> None:
+    """An owner that could not close its claim, and whose lock proves that it is gone."""
+    blobs = Unanswering(local.root)
+    blobs.is_silent = False
+    at_end = ExitStack()
+    claim(TrainerLab(blobs, "owner"), at_end)
+    blobs.is_silent = True
+    with suppress(CommitUnknownError):
+        at_end.close()
+
+
+@pytest.mark.parametrize("try_count", [1, 2, 5])
+def test_a_claim_is_tried_as_often_as_the_limits_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_count: int
+) -> None:
+    """Each time another takes over meanwhile, tidies up and fails to close its own claim."""
+    local = LocalBlobStore(tmp_path / "store", create=True)
+    TrainerLab(local).create()
+    past_owner(local)
+    tried: list[int] = []
+
+    def refused(*_: object, **__: object) -> Claim:
+        tried.append(1)
+        raise StoreOwnedError("refused for one of the past", facts={"session": "0" * 32})
+
+    monkeypatch.setattr(claiming, "open_claim", refused)
+    lab = TrainerLab(local, "successor", Settings(limits=Limits(claim_try_count=try_count)))
+    with pytest.raises(StoreOwnedError), ExitStack() as at_end:
+        claim(lab, at_end)
+    assert len(tried) == try_count
+
+
+def test_a_lock_that_somebody_looks_at_does_not_refuse_a_launch(tmp_path: Path) -> None:
+    """The same session is launched again while its old lock is looked at."""
+    local = LocalBlobStore(tmp_path / "store", create=True)
+    lab = TrainerLab(local).create()
+    past_owner(local)
+    looking = lock_file(local).open("rb")
+    fcntl.flock(looking, fcntl.LOCK_SH)
+
+    class Clock(VirtualClock):
+        def sleep(self, duration_s: float, /) -> None:
+            super().sleep(duration_s)
+            looking.close()
+
+    clock = Clock()
+    parts = StoreParts(
+        blobs=local, log=lab.log, clock=clock, entropy=lab.entropy, settings=lab.settings
+    )
+    with ExitStack() as at_end:
+        claim_store(at_end, parts, run=RunId("run"), session=SESSION)
+    assert clock.slept_s > 0
 
 
 def test_the_head_is_what_the_store_says_of_the_newest_version() -> None:

@@ -114,12 +114,22 @@ def test_a_put_that_could_not_begin_holds_up_no_other(
 
     lab = TrainerLab(MemoryBlobStore()).create()
     weights = small_weights()
-    waited: list[Step] = []
     with lab.trainer() as trainer:
         monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
         with pytest.raises(RuntimeError, match="new thread"):
             trainer.put_step(0, weights)
         monkeypatch.undo()
-        monkeypatch.setattr(PendingVersion, "wait", lambda pending: waited.append(pending.step))
         assert trainer.put_step(0, weights).result() == 1
-    assert not waited
+
+
+def test_an_abandoned_put_is_not_started_and_nobody_waits_for_it() -> None:
+    pending = PendingVersion(Step(1))
+    pending.abandon()
+    pending.wait()
+    assert not pending.start()
+    begun = PendingVersion(Step(2))
+    assert begun.start()
+    begun.abandon()
+    begun.fail(ValueError("the verdict"))
+    with pytest.raises(ValueError, match="the verdict"):
+        begun.result()

@@ -9,6 +9,7 @@ from weightstore.testing.fuzz.binary_decoders import binary_decoders
 from weightstore.testing.fuzz.codec_decoders import codec_decoders
 from weightstore.testing.fuzz.decoder import Decoder
 from weightstore.testing.fuzz.json_decoders import json_decoders
+from weightstore.testing.fuzz.migration_decoders import migration_decoders
 from weightstore.testing.fuzz.store_decoders import store_decoders
 from weightstore.testing.real_versions import three_versions
 
@@ -17,6 +18,7 @@ _GROUPS: dict[str, Callable[[Path], Iterator[Decoder]]] = {
     "binary": lambda _: binary_decoders(three_versions()),
     "codec": lambda _: codec_decoders(),
     "store": lambda folder: store_decoders(three_versions(), folder),
+    "migrations": migration_decoders,
 }
 GROUPS = tuple(_GROUPS)
 

@@ -102,7 +102,7 @@ def _record_decoders() -> Iterator[Decoder]:
 
 
 def _decode_record(prefix: Prefix, data: bytes) -> None:
-    record = decode_record(data, slot=Slot(_said_slot(data)))
+    record = decode_record(data, slot=Slot(said_slot(data)))
     assert encode_record(record) == data
     # What parses must be judged, whatever it says: the rules see it next.
     for before in (EMPTY_PREFIX, prefix):
@@ -113,7 +113,7 @@ def _decode_record(prefix: Prefix, data: bytes) -> None:
             assert after.now == before.now
 
 
-def _said_slot(data: bytes) -> int:
+def said_slot(data: bytes) -> int:
     """The slot that a record says it is at, so that this alone refuses none."""
     try:
         slot = json.loads(data)["slot"]

@@ -193,8 +193,7 @@ class DamageRules(StoreModel):
         except WeightStoreError as error:
             assert _may_fail(key, link, error), f"{key}: {error}"
         else:
-            must_fail = key in link.verified_keys and not _is_of_log(key) and key != HEAD_KEY
-            assert not must_fail, f"version {version} verifies, though {key} is damaged"
+            assert not _is_needed(key, link), f"version {version} verifies, though {key} is damaged"
 
     def _go_on(self, key: str, seed: int, *, is_put: bool) -> None:
         """Retire nothing, or put a version, while the object under a key is damaged.
@@ -230,11 +229,16 @@ class DamageRules(StoreModel):
         known = [
             self._known_links[version] for version in self.kept if version in self._known_links
         ]
-        assert not (is_lost and any(key in link.verified_keys for link in known)), key
+        assert not (is_lost and any(_is_needed(key, link) for link in known)), key
 
 
 def _is_of_log(key: str) -> bool:
     return key == FORMAT_KEY or key.startswith(LOG_PREFIX)
+
+
+def _is_needed(key: str, link: Links) -> bool:
+    """Whether a version names an object; log, `FORMAT` and hint are read, but named by none."""
+    return key in link.verified_keys and not _is_of_log(key) and key != HEAD_KEY
 
 
 def _may_fail(key: str, link: Links, error: WeightStoreError) -> bool:

@@ -1,0 +1,194 @@
+"""`Receiver`: several threads, and adapters that lose something."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from weightstore.errors import (
+    LiveWeightsError,
+    NotReadyError,
+    SchemaMismatchError,
+    VersionNotFoundError,
+)
+from weightstore.layout.schema import Schema
+from weightstore.receiver.host_live import place_arrays
+from weightstore.receiver.live_state import (
+    Ready,
+    VersionRef,
+    Way,
+)
+from weightstore.receiver.placement import Placement
+from weightstore.testing.real_versions import mixed_schema
+from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, ReceiverLab
+
+
+@pytest.fixture
+def lab() -> ReceiverLab:
+    return ReceiverLab.with_versions(mixed_schema(), 4)
+
+
+class WatchedLock:
+    """Tells when somebody comes to a lock."""
+
+    def __init__(self, inner: threading.RLock) -> None:
+        self._inner = inner
+        self.is_waited_for = threading.Event()
+
+    def __enter__(self) -> bool:
+        self.is_waited_for.set()
+        return self._inner.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._inner.release()
+
+
+def test_of_two_refits_at_once_the_newer_version_wins(lab: ReceiverLab) -> None:
+    receiver, arrays = lab.host_receiver(at=1)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def callback(_: VersionRef) -> None:
+        inside.set()
+        assert go_on.wait(10)
+
+    receiver.on_applied(callback)
+    reports = {}
+
+    def refit(version: int) -> None:
+        reports[version] = receiver.refit(version)
+
+    newer = threading.Thread(target=refit, args=(4,))
+    newer.start()
+    assert inside.wait(10)
+    receiver._lock = lock = WatchedLock(receiver._lock)  # type: ignore[assignment]
+    older = threading.Thread(target=refit, args=(2,))
+    older.start()
+    assert lock.is_waited_for.wait(10)
+    go_on.set()
+    newer.join(10)
+    older.join(10)
+    assert reports[4].target == 4
+    assert (reports[2].superseded_by, reports[2].way) == (4, Way.NOTHING)
+    assert lab.is_at(arrays, 4)
+    assert receiver.refit(2).target == 2
+
+
+def test_many_threads_leave_one_whole_version(lab: ReceiverLab) -> None:
+    receiver, arrays = lab.host_receiver(at=1)
+    start = threading.Barrier(6)
+
+    def refit(version: int) -> None:
+        start.wait(10)
+        receiver.refit(version)
+
+    threads = [threading.Thread(target=refit, args=(1 + one % 4,)) for one in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    version = receiver.version
+    assert version is not None
+    assert lab.versions_of(arrays) == [version]
+    assert receiver.verify().version == version
+
+
+def test_a_cancelled_refit_does_not_stop_the_other(lab: ReceiverLab) -> None:
+    receiver, arrays = lab.host_receiver(SMALL_LAUNCHES, at=1)
+    lab.fuse.set(2)
+    with pytest.raises(Cut):
+        receiver.refit(2)
+    lab.fuse.set(None)
+    thread = threading.Thread(target=receiver.refit, args=(4,))
+    thread.start()
+    thread.join(30)
+    assert lab.is_at(arrays, 4)
+
+
+def test_a_reader_that_hashes_in_a_loop_sees_whole_versions_alone(lab: ReceiverLab) -> None:
+    receiver, arrays = lab.host_receiver(SMALL_LAUNCHES, at=1)
+    stop = threading.Event()
+    seen: list[int] = []
+    wrong: list[int] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                with receiver.serving() as version:
+                    found = {name: units.tobytes() for name, units in arrays.items()}
+            except NotReadyError:
+                continue
+            expected = {name: lab.expected(version, name).tobytes() for name in arrays}
+            (seen if found == expected else wrong).append(version)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for version in [2, 3, 4, 1, 3, 4, 2, 4] * 3:
+        receiver.refit(version)
+    stop.set()
+    reader.join(30)
+    assert not wrong
+    assert len(set(seen)) > 1
+
+
+def test_a_memory_that_drops_a_part_of_a_whole_version_is_found(lab: ReceiverLab) -> None:
+    receiver, _ = lab.host_receiver()
+    receiver.placement.storages[0].write = lambda extent, units: None  # type: ignore[method-assign]  # noqa: ARG005 -- as of a storage
+    with pytest.raises(LiveWeightsError, match="do not have the digests"):
+        receiver.refit(2)
+    assert receiver.version is None
+
+
+def test_arrays_of_another_model_are_refused_with_every_difference(lab: ReceiverLab) -> None:
+    arrays = lab.arrays()
+    arrays["head"] = arrays["head"][:-1].copy()
+    arrays["head.bias"] = arrays["head.bias"].astype(np.uint32)
+    arrays["extra"] = np.zeros(3, np.uint8)
+    del arrays["flags"]
+    with pytest.raises(Exception, match="nothing was written") as caught:
+        lab.receiver(partial(place_arrays, targets=arrays, boxes={}))
+    assert all(word in str(caught.value) for word in ("'head'", "'head.bias'"))
+
+
+def test_ready_names_base_target_and_way(lab: ReceiverLab) -> None:
+    receiver, _ = lab.host_receiver(at=1)
+    refs = [VersionRef.of(record) for record in lab.versions.records]
+    assert receiver.stage(3) == Ready(refs[0], refs[2], Way.CHANGE)
+    assert receiver.stage(1) == Ready(refs[0], refs[0], Way.NOTHING)
+
+
+def test_a_store_without_versions_has_no_receiver() -> None:
+    lab = ReceiverLab(mixed_schema())
+    with pytest.raises(VersionNotFoundError):
+        lab.host_receiver()
+
+
+def test_a_placement_that_lacks_a_tensor_is_refused(lab: ReceiverLab) -> None:
+    arrays = lab.arrays()
+
+    def dropping(schema: Schema) -> Placement:
+        found = place_arrays(schema, arrays, {})
+        head = schema.index_of("head")
+        kept = tuple(each for each in found.destinations if each.tensor_index != head)
+        return replace(found, destinations=kept)
+
+    with pytest.raises(SchemaMismatchError, match="'head'"):
+        lab.receiver(dropping)
+
+
+def test_a_memory_that_drops_writes_is_found_at_apply(lab: ReceiverLab) -> None:
+    receiver, _ = lab.host_receiver(at=1)
+    storage = receiver.placement.storages[0]
+    scatter = storage.scatter
+    storage.scatter = lambda change, redo: scatter(  # type: ignore[method-assign, misc]
+        next(change.cut(1)), redo=redo
+    )
+    with pytest.raises(LiveWeightsError, match="units were written") as caught:
+        receiver.refit(2)
+    expected, found = caught.value.facts["expected"], caught.value.facts["found"]
+    assert isinstance(expected, int)
+    assert isinstance(found, int)
+    assert found < expected

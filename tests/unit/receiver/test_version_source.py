@@ -1,0 +1,50 @@
+"""What a receiver reads of a store: versions, ways to them, and that they are gone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weightstore.errors import ObjectMissingError, VersionGoneError, VersionNotFoundError
+from weightstore.history.delta_path import DeltaPath, NoDeltaPath, VersionRef
+from weightstore.storage.memory import MemoryBlobStore
+from weightstore.store import WeightStore
+from weightstore.testing.real_versions import mixed_schema
+from weightstore.testing.receiver_lab import ReceiverLab
+from weightstore.testing.store_lab import LAB_SETTINGS, other_weights, store_on
+
+
+def test_versions_are_found_with_the_newest() -> None:
+    lab = ReceiverLab.with_versions(mixed_schema(), 3)
+    record, newest = lab.source.find(2)
+    assert (record.version, newest) == (2, 3)
+    assert lab.source.find("latest")[0].version == 3
+    assert lab.source.schema(record) == lab.schema
+    with pytest.raises(VersionNotFoundError):
+        lab.source.find(9)
+
+
+def test_a_way_and_a_plan_lead_to_the_same_version() -> None:
+    lab = ReceiverLab.with_versions(mixed_schema(), 3)
+    records = lab.versions.records
+    path = lab.source.path(records[2], VersionRef.of(records[0]))
+    assert isinstance(path, DeltaPath)
+    assert path.target == VersionRef.of(lab.source.plan(records[2]).record)
+    assert isinstance(lab.source.path(records[0], path.target), NoDeltaPath)
+
+
+def test_a_version_that_is_retired_under_its_reader_is_gone_not_damaged() -> None:
+    store: WeightStore = store_on(MemoryBlobStore(), settings=LAB_SETTINGS)
+    with store:
+        for step in range(3):
+            store.put_step(step, other_weights(step), anchor=True)
+        source = store.receiver({"w": np.zeros(8, np.uint32)})._source
+        record, _ = source.find(1)
+        with source.gone_if_retired(record):
+            pass
+        store.retire()
+        with pytest.raises(VersionGoneError), source.gone_if_retired(record):
+            raise ObjectMissingError("a pack")
+        newest, _ = source.find(3)
+        with pytest.raises(ObjectMissingError), source.gone_if_retired(newest):
+            raise ObjectMissingError("a pack")

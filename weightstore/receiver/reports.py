@@ -1,0 +1,150 @@
+"""What a refit did: which way, how long each phase took, and how many bytes it was about."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from weightstore.clock import Clock
+from weightstore.receiver.live_state import Way
+
+
+class Phase(enum.Enum):
+    """Where the time of a refit goes. Phases before `wait` run while the engine serves."""
+
+    DISCOVER = "discover"
+    """Finding the version in the log and the way to it."""
+    FETCH = "fetch"
+    """Reading packs or the full form, and their hashes."""
+    VERIFY = "verify"
+    """Indexes, counts and digest tables; a rolling scan."""
+    DECODE = "decode"
+    """Streams into positions and bits, over the bits that are live."""
+    STAGE = "stage"
+    """Moving the change into the pool."""
+    WAIT = "wait"
+    """For open serving blocks."""
+    PAUSE = "pause"
+    """From the last block's end until the gate opens; holds the two below."""
+    APPLY = "apply"
+    """Writing live memory."""
+    RESUME = "resume"
+    """Callbacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteCounts:
+    """What a refit moved.
+
+    Attributes:
+        wire: Bytes of the objects that were read.
+        decoded: Bytes of positions and values in them.
+        applied: Bytes written to live memory.
+        skipped: Bytes of changed units that do not live here.
+        full: Bytes of everything that lives here: what a full load would have written.
+    """
+
+    wire: int = 0
+    decoded: int = 0
+    applied: int = 0
+    skipped: int = 0
+    full: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RefitReport:
+    """What one refit, redo or rollback did.
+
+    Attributes:
+        base: The version before; None where nothing was known.
+        target: The version that is there now.
+        way: How it came there.
+        reason: Why it was no staged change; empty otherwise.
+        seconds: By phase; a phase that did not happen is not in it.
+        size_bytes: What was moved.
+        applied_count: Units that were written.
+        launch_count: Writes that live memory saw.
+        is_redo: A change that had been cut was written again.
+        superseded_by: A newer version that another thread brought in while this refit
+            waited; nothing was done then.
+    """
+
+    base: int | None
+    target: int
+    way: Way
+    reason: str = ""
+    seconds: dict[Phase, float] = field(default_factory=dict)
+    size_bytes: ByteCounts = ByteCounts()
+    applied_count: int = 0
+    launch_count: int = 0
+    is_redo: bool = False
+    superseded_by: int | None = None
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds in which nothing was served, waiting apart."""
+        return self.seconds.get(Phase.PAUSE, 0.0)
+
+
+class Tally:
+    """Adds up the report of the refit that is under way. Not for several threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._inner_s: list[float] = []
+        self.seconds: dict[Phase, float] = {}
+        self.wire_bytes = 0
+        self.decoded_bytes = 0
+        self.applied_bytes = 0
+        self.skipped_bytes = 0
+        self.applied_count = 0
+        self.launch_count = 0
+        self.reason = ""
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Count the seconds of a block, also of one that fails.
+
+        Phases inside a phase are not counted for it, the pause apart.
+        """
+        start_s = self._clock.monotonic_s()
+        self._inner_s.append(0.0)
+        try:
+            yield
+        finally:
+            spent_s = self._clock.monotonic_s() - start_s
+            inner_s = self._inner_s.pop()
+            if self._inner_s:
+                self._inner_s[-1] += spent_s
+            own_s = spent_s if phase is Phase.PAUSE else spent_s - inner_s
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + own_s
+
+    def wrote(self, unit_count: int, size_bytes: int) -> None:
+        """Count one launch."""
+        self.launch_count += 1
+        self.applied_count += unit_count
+        self.applied_bytes += size_bytes
+
+    def report(
+        self, base: int | None, target: int, way: Way, *, full_bytes: int, is_redo: bool
+    ) -> RefitReport:
+        """What was counted."""
+        return RefitReport(
+            base=base,
+            target=target,
+            way=way,
+            reason=self.reason,
+            seconds=dict(self.seconds),
+            size_bytes=ByteCounts(
+                wire=self.wire_bytes,
+                decoded=self.decoded_bytes,
+                applied=self.applied_bytes,
+                skipped=self.skipped_bytes,
+                full=full_bytes,
+            ),
+            applied_count=self.applied_count,
+            launch_count=self.launch_count,
+            is_redo=is_redo,
+        )
