@@ -302,6 +302,8 @@ def _broken_activate(now: Value, record: Value) -> Iterator[bool]:
 
 def _broken_retire(now: Value, record: Value) -> Iterator[bool]:
     kept = record["kept"]
+    # A range that says more is not the range of the state, so it is none of its parts.
+    yield any(part.keys() != {"first", "last"} for part in kept)
     yield any(part["first"] > part["last"] for part in kept)
     yield any(left["last"] + 1 >= right["first"] for left, right in pairwise(kept))
     yield len(kept) > RANGE_COUNT_MAX
