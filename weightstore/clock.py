@@ -50,6 +50,7 @@ class SystemClock:
 
     def sleep(self, duration_s: float, /) -> None:
         """Wait."""
+        # The one real wait: whatever waits takes a `Clock`, and a test's clock only counts.
         time.sleep(duration_s)
 
 

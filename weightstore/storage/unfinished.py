@@ -26,11 +26,12 @@ from weightstore.storage.durable import UNSUPPORTED_ERRNOS, Syscalls, storage_er
 WRITE_SIZE_BYTES = 1 << 30
 """One system call writes less than 2 GiB."""
 CREATE_TRY_COUNT = 8
+NO_UNNAMED_ERRNOS = UNSUPPORTED_ERRNOS | {errno.EISDIR, errno.ENOENT, errno.EACCES, errno.ELOOP}
+"""What a system says that has no files without a name, or cannot link them."""
 
 # Blobs never change: the mode keeps an editor's slip from doing what nothing here does.
 _BLOB_MODE = 0o444
 _ACCESS = os.O_RDWR | os.O_CLOEXEC
-_NO_UNNAMED_ERRNOS = UNSUPPORTED_ERRNOS | {errno.EISDIR, errno.ENOENT, errno.EACCES, errno.ELOOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def has_unnamed_files(folder: int, syscalls: Syscalls, entropy: Entropy) -> bool
         with suppress(FileNotFoundError):
             syscalls.unlink(name, folder)
     except OSError as error:
-        if error.errno in _NO_UNNAMED_ERRNOS:
+        if error.errno in NO_UNNAMED_ERRNOS:
             return False
         raise storage_error(error, "create a file of the store") from error
     return True

@@ -18,11 +18,13 @@ from typing import Protocol
 import numpy as np
 
 from weightstore.errors import InputRefusedError
-from weightstore.storage.durable import replace_durably, storage_error, sync_path
+from weightstore.storage.durable import SYSCALLS, replace_durably, storage_error
 from weightstore.storage.machine import process_id
+from weightstore.storage.unfinished import NO_UNNAMED_ERRNOS, UnfinishedFile
 from weightstore.trainer.baseline import Baseline, BaselineLayout
 
 _HEADER_SIZE_BYTES = 4096
+_MODE = 0o644
 _MAGIC = b"weightstore-baseline-1\n"
 # A link could lead to a file that is in use by another name, a FIFO would block.
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -93,7 +95,7 @@ class FilePlace:
                 _lock(self._present, path)
             _check_replaceable(self._candidate())
             with _made_by_caller(path):
-                self._lock = os.open(f"{path}.lock", _FLAGS | os.O_CREAT, 0o644)
+                self._lock = os.open(f"{path}.lock", _FLAGS | os.O_CREAT, _MODE)
             _lock(self._lock, path)
             _check_named(path, self._present)
             undo.pop_all()
@@ -139,15 +141,10 @@ class FilePlace:
         with _typed("make", path):
             _check_replaceable(path)
             path.unlink(missing_ok=True)
-            file = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o644)
+            file = _begun(path, _header(layout))
             old, self._made = self._made, file
             _let_go(old)
             with _removed_on_failure(path):
-                _lock(file, path)
-                # Durable before the file has a size: what a power cut leaves is empty or is
-                # known as a baseline, so it can be replaced.
-                os.pwrite(file, _header(layout), 0)
-                sync_path(path)
                 os.posix_fallocate(file, 0, _HEADER_SIZE_BYTES + layout.size_bytes)
                 baseline = _mapped(file, layout)
         _check_named(path, file)
@@ -172,6 +169,37 @@ class FilePlace:
 
     def _candidate(self) -> Path:
         return self._path.with_name(self._path.name + ".new")
+
+
+def _begun(path: Path, header: bytes) -> int:
+    """A new, locked file that holds a header and no more; its descriptor.
+
+    After a crash: no file, or one with the whole header, so that it is known as a baseline
+    and can be replaced. Without files without a name, power loss may leave another one.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with ExitStack() as undo:
+        undo.callback(os.close, folder)
+        try:
+            file = SYSCALLS.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, _MODE, folder)
+        except OSError as error:
+            if error.errno not in NO_UNNAMED_ERRNOS:
+                raise
+            is_named = True
+            file = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
+        else:
+            is_named = False
+        with ExitStack() as failed:
+            failed.callback(os.close, file)
+            _lock(file, path)
+            begun = UnfinishedFile(file, folder, "", SYSCALLS)
+            begun.write(header)
+            SYSCALLS.fsync(file)
+            if not is_named:
+                begun.link(path.name)
+            failed.pop_all()
+        return file
+    raise AssertionError("the block above returns or raises")
 
 
 def _let_go(old: int | None) -> None:

@@ -21,16 +21,14 @@ from weightstore.format.rules import EMPTY_PREFIX
 from weightstore.history.log import Log
 from weightstore.history.log_index import Addition, LogIndex
 from weightstore.history.versions import find_version, list_versions
-from weightstore.ids import Sha256, Slot, StoreId
+from weightstore.ids import Sha256, Slot
 from weightstore.settings import Limits
 from weightstore.storage.index_file import Expected
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.storage.memory_index import MemoryIndexFile
+from weightstore.testing.index_lab import LIMITS, STORE_ID, VERSION_COUNT, filled_index, index_in
 from weightstore.testing.toy_store import write_versions
 
-STORE_ID = StoreId("a" * 32)
-VERSION_COUNT = 40
-LIMITS = Limits(index_miss_count=2, index_extension_count=16, cached_record_count=4)
 STATE = b"state"
 
 
@@ -85,18 +83,9 @@ def blobs() -> CountingBlobs:
 
 @pytest.fixture
 def file(blobs: CountingBlobs) -> MemoryIndexFile:
-    """An index that is up to date."""
-    file = MemoryIndexFile()
-    log = indexed(blobs, file)
-    prefix = log.tail()
-    for _ in range(6):
-        assert len(list(list_versions(log, prefix))) == VERSION_COUNT
-    assert top_of(file) == prefix.next_slot - 1
+    file = filled_index(blobs)
+    assert top_of(file) == Log(blobs, LIMITS).tail().next_slot - 1
     return file
-
-
-def index_in(file: MemoryIndexFile, limits: Limits = LIMITS) -> LogIndex:
-    return LogIndex(lambda: file, STORE_ID, limits)
 
 
 def indexed(blobs: MemoryBlobStore, file: MemoryIndexFile, limits: Limits = LIMITS) -> Log:

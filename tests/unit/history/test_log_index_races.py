@@ -8,16 +8,12 @@ import pytest
 
 from weightstore.history.log import Log
 from weightstore.history.log_index import Addition, LogIndex, _Applied
-from weightstore.history.versions import list_versions
-from weightstore.ids import Sha256, Slot, StoreId
+from weightstore.ids import Sha256, Slot
 from weightstore.settings import Limits
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.storage.memory_index import MemoryIndexFile
+from weightstore.testing.index_lab import LIMITS, STORE_ID, VERSION_COUNT, filled_index, index_in
 from weightstore.testing.toy_store import write_versions
-
-STORE_ID = StoreId("a" * 32)
-VERSION_COUNT = 40
-LIMITS = Limits(index_miss_count=2, index_extension_count=16, cached_record_count=4)
 
 
 @pytest.fixture
@@ -29,17 +25,7 @@ def blobs() -> MemoryBlobStore:
 
 @pytest.fixture
 def file(blobs: MemoryBlobStore) -> MemoryIndexFile:
-    """An index that is up to date."""
-    file = MemoryIndexFile()
-    log = Log(blobs, LIMITS, index_in(file))
-    prefix = log.tail()
-    for _ in range(6):
-        assert len(list(list_versions(log, prefix))) == VERSION_COUNT
-    return file
-
-
-def index_in(file: MemoryIndexFile) -> LogIndex:
-    return LogIndex(lambda: file, STORE_ID, LIMITS)
+    return filled_index(blobs)
 
 
 def hash_of(blobs: MemoryBlobStore) -> Callable[[Slot], Sha256 | None]:

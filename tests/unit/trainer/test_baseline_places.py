@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from weightstore.errors import (
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec
+from weightstore.storage.durable import SYSCALLS
 from weightstore.trainer.baseline import plan_layout
 from weightstore.trainer.baseline_places import FilePlace, MemoryPlace
 
@@ -97,6 +99,22 @@ def test_a_directory_is_no_baseline_file(tmp_path: Path) -> None:
     assert not tmp_path.with_name(tmp_path.name + ".lock").exists()
 
 
+def test_where_no_file_is_without_a_name_a_baseline_is_begun_under_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: object) -> int:
+        raise OSError(errno.EOPNOTSUPP, "no such files here")
+
+    monkeypatch.setattr(
+        "weightstore.trainer.baseline_places.SYSCALLS", replace(SYSCALLS, open=lacking)
+    )
+    place = FilePlace(tmp_path / "baseline")
+    place.create(LAYOUT)
+    place.adopt()
+    assert place.load(LAYOUT) is not None
+    place.close()
+
+
 def test_what_the_system_refuses_is_an_error_of_the_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +122,7 @@ def test_what_the_system_refuses_is_an_error_of_the_storage(
         raise OSError(errno.EIO, "refused")
 
     place = FilePlace(tmp_path / "baseline")
-    for owner, name in ((os, "open"), (Path, "unlink"), (os, "pwrite")):
+    for owner, name in ((os, "open"), (Path, "unlink"), (os, "posix_fallocate")):
         monkeypatch.setattr(owner, name, refuse)
         with pytest.raises((StorageFailedError, InputRefusedError), match=r"baseline\.new"):
             place.create(LAYOUT)
