@@ -73,9 +73,9 @@ def init(store: StoreArgument, *, as_json: JsonOption = False) -> None:
 def _opened_or_made(store: str) -> tuple[WeightStore, bool]:
     """The store, and whether it had to be made."""
     try:
-        return WeightStore.open(store), False
+        return WeightStore.open(store, settings=environment_settings()), False
     except NotAStoreError:
-        return WeightStore.open(store, create=True), True
+        return WeightStore.open(store, create=True, settings=environment_settings()), True
 
 
 def import_(
@@ -92,7 +92,7 @@ def import_(
 ) -> None:
     """Copy a checkpoint into the store as a full version. Makes the store if there is none."""
     with (
-        WeightStore.open(store, create=True) as opened,
+        WeightStore.open(store, create=True, settings=environment_settings()) as opened,
         progress_bars(quiet=quiet or as_json) as progress,
     ):
         info = opened.import_checkpoint(
@@ -142,7 +142,7 @@ def put(
     """Record a checkpoint as the next version: only the bits that changed are stored."""
     _check_rewind(rewind_to, step)
     with (
-        WeightStore.open(store, cast=_casts(cast or [])) as opened,
+        WeightStore.open(store, cast=_casts(cast or []), settings=environment_settings()) as opened,
         opened.trainer(run=run, take_over=take_over, rewind_to=rewind_to) as trainer,
     ):
         pending = trainer.put_step(

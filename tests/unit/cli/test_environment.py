@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
 import pytest
 
+from weightstore import cli
 from weightstore.cli.app import main
 from weightstore.cli.environment import environment_settings
 from weightstore.format.format_file import FormatFile, encode_format_file
@@ -58,3 +60,17 @@ def test_the_index_of_a_store_that_is_only_read_lies_there(
         (folder,) = (tmp_path / "cache" / "weightstore").glob(f"{STORE_ID}-*")
         assert (folder / "data.mdb").is_file()
     assert not (place / "index").exists()
+
+
+def test_every_command_opens_stores_with_these_settings() -> None:
+    """The demo, whose store is new and its own, needs none."""
+    folder = Path(cli.__file__).parent
+    without = [
+        f"{path.name}:{call.lineno}"
+        for path in sorted(folder.glob("co*.py"))
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "WeightStore.open"
+        and all(each.arg != "settings" for each in call.keywords)
+    ]
+    assert not without
