@@ -317,7 +317,7 @@ BENCH = Bench(
     summary=(
         "One step's change, detected, encoded and applied in memory. Encode rates count the bytes "
         "of both versions, apply rates those of the tensors. Training steps are those of a "
-        "transformer of 29.4 million parameters with fp32 masters at a learning rate of 1e-6. "
+        "transformer of 117.6 million parameters with fp32 masters at a learning rate of 1e-6. "
         "Applying counts the SHA-256 of each pack, its index, all streams and the base check. "
         "The peer's file lies in memory too, and it works with one thread."
     ),

@@ -37,7 +37,12 @@ def training_steps(step_count: int, *, is_small: bool) -> Iterator[Weights]:
     )
 
     torch.manual_seed(0)
-    shape = DemoShape(vocabulary_size=1024, width=128, layer_count=1) if is_small else DemoShape()
+    if is_small:
+        shape = DemoShape(vocabulary_size=1024, width=128, layer_count=1)
+    else:
+        # Matrices of a million elements and more, as in the smallest models that are trained
+        # so: in those of the demo, headers and the caches weigh more than they do there.
+        shape = DemoShape(vocabulary_size=16_384, width=1024, head_count=16)
     model = DemoTransformer(shape)
     policy = Policy(model, model, shape.vocabulary_size)
     trainer = PolicyGradient(policy, learning_rate=LEARNING_RATE, seed=0)
