@@ -5,6 +5,7 @@ What hypothesis has run is added to the totals of the checkout.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
@@ -25,6 +26,16 @@ settings.register_profile(
 settings.load_profile("push")
 
 _counts: Counter[str] = Counter()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Triton's kernels be interpreted, unless tests on a GPU are asked for.
+
+    Triton decides that when it is imported, and torch's optimisers import it: so all tests of
+    a process have it in one way.
+    """
+    if "gpu" not in config.option.markexpr.replace("not gpu", ""):
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -133,7 +133,7 @@ def page() -> str:
         f"{app.info.help} `weightstore COMMAND --help` says the same as this page.",
         "",
         "- `STORE` is the directory of a store.",
-        "- `VERSION` is `latest`, a number, `tag:NAME` or `RUN@STEP`.",
+        "- `VERSION` is `latest`, `active`, a number, `tag:NAME` or `RUN@STEP`.",
         "- `--json` prints one JSON document on standard output; an error with `--json` is one on",
         "  standard error, with `code`, `message`, `do` and `facts`.",
         "- Bash, zsh and fish complete commands, options and, after the store, versions:",

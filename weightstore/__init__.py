@@ -11,9 +11,14 @@ from weightstore.errors import WeightStoreError
 if typing.TYPE_CHECKING:
     from weightstore.settings import Limits, Settings
     from weightstore.store import (
+        Box,
         Checkout,
         DoctorReport,
+        EngineRank,
+        EngineSettings,
         MigrationPlan,
+        Receiver,
+        ReceiverSettings,
         VersionInfo,
         WeightStore,
         examine,
@@ -24,10 +29,15 @@ if typing.TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Box",
     "Checkout",
     "DoctorReport",
+    "EngineRank",
+    "EngineSettings",
     "Limits",
     "MigrationPlan",
+    "Receiver",
+    "ReceiverSettings",
     "Settings",
     "VersionInfo",
     "WeightStore",
@@ -38,10 +48,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Box": "weightstore.store",
     "Checkout": "weightstore.store",
     "DoctorReport": "weightstore.store",
+    "EngineRank": "weightstore.store",
+    "EngineSettings": "weightstore.store",
     "Limits": "weightstore.settings",
     "MigrationPlan": "weightstore.store",
+    "Receiver": "weightstore.store",
+    "ReceiverSettings": "weightstore.store",
     "Settings": "weightstore.settings",
     "VersionInfo": "weightstore.store",
     "WeightStore": "weightstore.store",

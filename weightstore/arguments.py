@@ -230,7 +230,7 @@ def selector(value: object) -> int | str:
     if number is None:
         raise SelectorError(
             f"{shown(value)} is no selector",
-            do="Give an int for a version, or latest, a number, tag:NAME, RUN@STEP as a str.",
+            do="Give an int for a version, or a str: latest, active, tag:NAME or RUN@STEP.",
         )
     return number
 
@@ -245,6 +245,17 @@ def shown(value: object) -> str:
     if value is None or isinstance(value, bool | int | float):
         return f"{value!r}"
     return f"<{type(value).__name__}>"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """A count and what it counts: `1 version`, `2,000 versions`.
+
+    Args:
+        count: How many.
+        one: The word for one.
+        many: The word for several; without it `one` and an s.
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _index(value: object) -> int | None:

@@ -1,15 +1,13 @@
-"""Every error a user can meet, sorted by what the caller does next.
+"""Every error a user can meet, sorted by what the caller does next; codes are append-only.
 
-The branches of the tree are actions: `ConflictError`, read and try again; `FencedError`,
-stop; `UnknownOutcomeError`, resolve by the log; `CorruptError`, read another copy;
-`RefusedError`, fix the input; `UnavailableError`, mend the storage; `NotFoundError`, ask
-for something else. Codes are append-only: a code never changes its meaning.
+The branches of the tree are actions: `ConflictError`, read and try again; `FencedError`, stop;
+`UnknownOutcomeError`, resolve by the log; `CorruptError`, read another copy; `RefusedError`, fix
+the input; `UnavailableError`, mend the storage; `NotFoundError`, ask for something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 Fact = str | int | bool | None | tuple[str, ...] | tuple[int, ...]
@@ -55,23 +53,6 @@ def _rebuild(
     return kind._from_parts(message, do, facts)  # noqa: SLF001 -- same module, needed to unpickle
 
 
-@contextmanager
-def closing_after(error: BaseException | None) -> Iterator[None]:
-    """Let a failure to tidy up be a note on the error that led there, and not hide it.
-
-    Without this a commit of unknown outcome would be reported as a handle that is closed.
-
-    Args:
-        error: What is on its way already; None lets the failure through.
-    """
-    try:
-        yield
-    except WeightStoreError as failure:
-        if error is None:
-            raise
-        error.add_note(f"closing failed too: {failure.message}")
-
-
 # --- Read and try again -----------------------------------------------------------------
 
 
@@ -107,6 +88,18 @@ class NotReadyError(ConflictError):
 
     code = "WS-1004"
     default_do = "Try again after the next refit, or send the request to another receiver."
+
+
+class NotStagedError(ConflictError):
+    """Some receivers have not staged the version; it was not activated."""
+
+    code = "WS-1005"
+
+
+class FolderBusyError(ConflictError):
+    """Another process keeps this directory at a version; one does at a time."""
+
+    code = "WS-1006"
 
 
 # --- Stop -------------------------------------------------------------------------------
@@ -199,6 +192,13 @@ class LiveWeightsError(CorruptError):
 
     code = "WS-4007"
     default_do = "Refit or recover the receiver: it then writes the whole version in place."
+
+
+class RanksDisagreeError(CorruptError):
+    """The digests of an engine's ranks do not add up to the version; none of them serves."""
+
+    code = "WS-4008"
+    default_do = "Refit: every rank then takes the whole version."
 
 
 # --- Fix the input ----------------------------------------------------------------------
@@ -328,6 +328,13 @@ class UpgradeRequiredError(UnavailableError):
     default_do = "Install a release that knows the store's format."
 
 
+class RankFailedError(UnavailableError):
+    """A rank of an engine failed, or did not answer in time; the engine does not serve it."""
+
+    code = "WS-6007"
+    default_do = "Mend or restart that rank, then refit the engine; repeating is safe."
+
+
 # --- Ask for something else -------------------------------------------------------------
 
 
@@ -367,3 +374,9 @@ class TagNotFoundError(NotFoundError):
     """No such tag is set."""
 
     code = "WS-7005"
+
+
+class ReceiverNotFoundError(NotFoundError):
+    """No receiver of this id is listed."""
+
+    code = "WS-7006"

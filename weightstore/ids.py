@@ -32,6 +32,8 @@ StoreId = NewType("StoreId", str)
 """Nonce of a store: 32 hexadecimal digits."""
 Sha256 = NewType("Sha256", str)
 """A SHA-256 as 64 lower-case hexadecimal digits."""
+MemberId = NewType("MemberId", str)
+"""Nonce of one start of a receiver process: 32 hexadecimal digits."""
 TagName = NewType("TagName", str)
 """Name of a tag: 1 to 64 of `A-Za-z0-9_.-`, at least one of them a letter, digit or `_`."""
 

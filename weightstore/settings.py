@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal, TypeGuard
 
-from weightstore.arguments import check_instance, shown
+from weightstore.arguments import TIMEOUT_MAX_S, check_instance, shown
 from weightstore.errors import InputRefusedError
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+TIME_MIN_S = 0.001
+"""No time that is waited is shorter: the sums of a clock may lose less."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +25,8 @@ class Limits:
     changes a stored byte, and each may differ between processes.
 
     Attributes:
+        member_size_bytes: Of what a receiver says about itself; a longer one is not read.
+        member_count: Objects under `receivers/` that are looked at; those beyond are not.
         hint_size_bytes: Of `head`; a longer one is no hint.
         walk_back_count: Records that a reader goes back to find two that agree.
         tail_step_count: New records that a reader takes one by one before it looks for the
@@ -65,6 +70,8 @@ class Limits:
     open_intent_count: int = 64
     kept_range_count: int = 256
     tag_record_count: int = 1_000_000
+    member_size_bytes: int = 16 * KIB
+    member_count: int = 4096
 
     hint_size_bytes: int = 20
     walk_back_count: int = 64
@@ -85,7 +92,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            _check_whole(f"limits.{each.name}", getattr(self, each.name))
+            check_count(f"limits.{each.name}", getattr(self, each.name), 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +109,17 @@ class Settings:
             the full bytes.
         commit_timeout_s: How long a put resolves an unanswered record before it reports
             `CommitUnknownError`.
+        activate_timeout_s: How long a put with `wait="active"` waits for receivers that have
+            not staged the version before it activates it all the same.
+        activate_max_staleness_s: The longest `max_staleness_s` of any receiver of the store.
+            So long after an activation the put no longer waits: whoever has not read it
+            serves nothing then.
+        activate_poll_s: Between two looks at what receivers say about themselves.
+        member_silent_s: A receiver that has said nothing new for so long is not waited for.
         warn_changed_ratio: A put that changes more than this share of all elements warns.
+        detect_on: "device" compares large torch tensors with copies of the baseline beside them
+            and takes only what changed to the host, at the price of the baseline's size in
+            device memory; "host" compares all on the host.
         use_index: Keep an index of the log, which spares most reads of old records. It can be
             deleted at any time.
         cache_dir: Where the index lies for a store on a network, or one that this process
@@ -111,7 +128,8 @@ class Settings:
 
     Raises:
         InputRefusedError: a setting is of another type, a count or size is no whole number
-            from 1, the time is not above 0, a ratio is below 0, or
+            from 1, a time is not above 0 (those of activations: not from a millisecond), a
+            ratio is below 0, or
             `pack_size_bytes` passes the bound on packs.
     """
 
@@ -121,22 +139,24 @@ class Settings:
     full_after_chain_count: int = 64
     full_after_chain_ratio: float = 0.5
     commit_timeout_s: float = 60.0
+    activate_timeout_s: float = 30.0
+    activate_max_staleness_s: float = 10.0
+    activate_poll_s: float = 0.2
+    member_silent_s: float = 5.0
     warn_changed_ratio: float = 0.5
+    detect_on: Literal["host", "device"] = "host"
     use_index: bool = True
     cache_dir: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         for name in _WHOLE_SETTINGS:
-            _check_whole(name, getattr(self, name))
+            check_count(name, getattr(self, name), 1)
         for name in _RATIO_SETTINGS:
-            ratio = getattr(self, name)
-            if not (_is_finite(ratio) and ratio >= 0):
-                raise _refused(name, ratio, "a finite number from 0")
-        if not (_is_finite(self.commit_timeout_s) and self.commit_timeout_s > 0):
-            raise _refused(
-                "commit_timeout_s", self.commit_timeout_s, "a finite number of seconds above 0"
-            )
+            check_ratio(name, getattr(self, name))
+        self._check_times()
+        if self.detect_on not in _DETECT_ON:
+            raise _refused("detect_on", self.detect_on, " or ".join(map(repr, _DETECT_ON)))
         check_instance(self.use_index, bool, "use_index", "Give True or False.")
         if self.cache_dir is not None:
             check_instance(self.cache_dir, Path, "cache_dir", "Give a Path, or None.")
@@ -148,22 +168,62 @@ class Settings:
                 f"at most limits.pack_size_bytes, {shown(self.limits.pack_size_bytes)}",
             )
 
+    def _check_times(self) -> None:
+        if not (_is_finite(self.commit_timeout_s) and self.commit_timeout_s > 0):
+            raise _refused(
+                "commit_timeout_s", self.commit_timeout_s, "a finite number of seconds above 0"
+            )
+        for name in _TIME_SETTINGS:
+            check_seconds(name, getattr(self, name), TIME_MIN_S)
 
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse a setting that is no count.
+
+    Raises:
+        InputRefusedError: it is no whole number from `least`.
+    """
+    if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
+        raise _refused(name, value, f"a whole number from {least}")
+
+
+def check_ratio(name: str, value: object) -> None:
+    """Refuse a setting that is no share of something.
+
+    Raises:
+        InputRefusedError: it is no finite number from 0.
+    """
+    if not (_is_finite(value) and value >= 0):
+        raise _refused(name, value, "a finite number from 0")
+
+
+def check_seconds(name: str, value: object, least: float) -> None:
+    """Refuse a setting that is no time which can be waited.
+
+    Raises:
+        InputRefusedError: it is no number from `least` that a thread can count.
+    """
+    if not (_is_finite(value) and least <= value <= TIMEOUT_MAX_S):
+        raise _refused(name, value, f"a number of seconds from {least} to {TIMEOUT_MAX_S:g}")
+
+
+_DETECT_ON = ("host", "device")
 _WHOLE_SETTINGS = (
     "thread_count",
     "pack_size_bytes",
     "anchor_file_size_bytes",
     "full_after_chain_count",
 )
+_TIME_SETTINGS = (
+    "activate_timeout_s",
+    "activate_max_staleness_s",
+    "activate_poll_s",
+    "member_silent_s",
+)
 _RATIO_SETTINGS = ("full_after_chain_ratio", "warn_changed_ratio")
 
 
-def _check_whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
-        raise _refused(name, value, "a whole number from 1")
-
-
-def _is_finite(value: object) -> bool:
+def _is_finite(value: object) -> TypeGuard[int | float]:
     """Whether it is a number that arithmetic with floats can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False

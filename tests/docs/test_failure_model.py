@@ -11,6 +11,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/failure-model.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(?:(Test\w+)::)?(test_\w+)`")
 COLUMNS = ["fault", "noticed by", "outcome for writer and reader", "what to do", "test"]
+# What a run of kills has printed: its rows are counts, and one test is behind them all.
+KILLS = ["killed", "in", "seen by others", "healed by", "bytes equal", "kills"]
+KILLS_SECTION = "## A fleet under kills"
 # Each has a row whose fault says so.
 FAULTS = [
     "kill -9 in `init`", "kill -9 in a put", "kill -9 in attach, import, tag or retire",
@@ -28,10 +31,16 @@ def rows() -> list[list[str]]:
     """The cells of each row of each table, without heads and rules."""
     found = [
         [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        for line in without_kills().splitlines()
         if line.startswith("|")
     ]
     return [row for row in found if row != COLUMNS and not set("".join(row)) <= set("-|")]
+
+
+def without_kills() -> str:
+    """The page without its section of kills."""
+    before, section, rest = PAGE.read_text(encoding="utf-8").partition(KILLS_SECTION)
+    return before + rest[rest.index("\n## ") :] if section else before
 
 
 @cache
@@ -74,7 +83,17 @@ def test_the_tables_have_the_same_columns() -> None:
     text = PAGE.read_text(encoding="utf-8")
     heads = re.findall(r"(?m)^(\|.*\|)\n\|[-|]+\|$", text)
     assert heads
-    assert set(heads) == {f"| {' | '.join(COLUMNS)} |"}
+    assert set(heads) == {f"| {' | '.join(head)} |" for head in (COLUMNS, KILLS)}
+
+
+def test_every_kill_of_the_printed_run_healed_to_equal_bytes() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition(KILLS_SECTION)[2].partition("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
+    assert lines[0] == KILLS
+    assert len(lines) > 20
+    assert all(len(line) == len(KILLS) and line[4] == "yes" for line in lines[2:])
+    total = sum(int(line[5]) for line in lines[2:])
+    assert f"{total} kills" in section
 
 
 def test_a_test_that_is_not_there_would_be_noticed() -> None:

@@ -137,6 +137,20 @@ def attach(store: WeightStore, versions: RealVersions, folder: Path) -> None:
     raise CorruptError("said by the warning")
 
 
+def refit(store: WeightStore, versions: RealVersions, folder: Path) -> None:
+    """A receiver that serves version 1 still does so, and holds it."""
+    del versions, folder
+    live = {"w": np.zeros(70_000, np.uint16)}
+    receiver = store.receiver(live)
+    receiver.refit(1)
+    before = live["w"].copy()
+    try:
+        receiver.refit(2)
+    finally:
+        with receiver.serving(exact=1):
+            assert np.array_equal(live["w"], before)
+
+
 WAYS: Mapping[str, Callable[[WeightStore, RealVersions, Path], object]] = {
     "checkout": lambda store, _, __: store.checkout(2),
     "checkout in place": into,
@@ -146,6 +160,7 @@ WAYS: Mapping[str, Callable[[WeightStore, RealVersions, Path], object]] = {
     "verify by scan": lambda store, _, __: store.verify(2, scan=True),
     "diff": lambda store, _, __: store.diff(1, 2),
     "attach": attach,
+    "refit": refit,
 }
 
 

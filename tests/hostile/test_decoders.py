@@ -27,12 +27,24 @@ from weightstore.testing.fuzz.decoders import GROUPS, all_decoders, decoders_of
 from weightstore.testing.fuzz.mutating import Form
 
 PACKAGE = Path(weightstore.__file__).parent
-PLACES = ("format", "codec", "storage", "layout", "ids.py")
+PLACES = (
+    "format",
+    "codec",
+    "storage",
+    "layout",
+    "ids.py",
+    "receiver/host_agent",
+    "receiver/host_files",
+    "receiver/ranks",
+)
 DECODER_NAME = re.compile(r"(decode|decompress|parse|read|from_bytes)(_\w+)?\Z")
 NO_DECODERS = {
     "storage.blobs:BlobStore.read_into": "hands bytes on as they are",
     "storage.local:LocalBlobStore.read_into": "hands bytes on as they are",
     "storage.memory:MemoryBlobStore.read_into": "hands bytes on as they are",
+    "storage.linked_folder:LinkedFolder.read_file": "hands bytes on as they are",
+    "storage.linked_folder:FilePatches.read": "hands bytes on as they are",
+    "receiver.host_files.file_layout:read_file_header": "reads what `format` parses",
     "storage.folders:read_error": "makes an error of an error of the system",
 }
 

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from weightstore.errors import (
-    CommitUnknownError,
-    StoreClosedError,
     WeightStoreError,
-    closing_after,
 )
 
 
@@ -44,20 +41,3 @@ def test_errors_pickle_with_advice_and_facts(kind: type[WeightStoreError], do: s
 
 def test_codes_are_never_shared() -> None:
     assert len({kind.code for kind in KINDS}) == len(KINDS)
-
-
-def test_a_failure_to_close_does_not_hide_what_led_there() -> None:
-    """Unknown stays unknown: it must not become the closed handle that it leads to. (P11)"""
-    unknown = CommitUnknownError("no answer")
-    with closing_after(unknown):
-        _fail_to_close()
-    assert unknown.__notes__ == ["closing failed too: this handle is dead"]
-
-
-def test_a_failure_to_close_comes_out_where_nothing_led_there() -> None:
-    with pytest.raises(StoreClosedError), closing_after(None):
-        _fail_to_close()
-
-
-def _fail_to_close() -> None:
-    raise StoreClosedError("this handle is dead")

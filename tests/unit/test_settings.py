@@ -24,7 +24,7 @@ RATIOS = ("full_after_chain_ratio", "warn_changed_ratio")
 _Made = TypeVar("_Made", Settings, Limits)
 
 
-def made(kind: Callable[..., _Made], name: str, value: float) -> _Made:
+def made(kind: Callable[..., _Made], name: str, value: object) -> _Made:
     """With one value that its type need not allow."""
     return kind(**{name: value})
 
@@ -74,3 +74,11 @@ def test_the_index_is_switched_by_a_bool_and_placed_by_a_path() -> None:
         made(Settings, "use_index", 1)
     with pytest.raises(InputRefusedError, match="cache_dir"):
         made(Settings, "cache_dir", 1)
+
+
+def test_changes_are_found_on_the_host_or_on_the_device() -> None:
+    assert Settings().detect_on == "host"
+    assert Settings(detect_on="device").detect_on == "device"
+    for wrong in ("cuda", True, None):
+        with pytest.raises(InputRefusedError, match=r"detect_on is .*'host' or 'device'"):
+            made(Settings, "detect_on", wrong)

@@ -13,7 +13,16 @@ from tools.bench.report import Report
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
 PAGE = FOLDER.parents[1] / "docs" / "benchmarks.md"
-BENCHES = ("codec", "commit", "checkout", "put_checkout", "scale", "piece_index", "startup")
+BENCHES = (
+    "codec",
+    "commit",
+    "checkout",
+    "put_checkout",
+    "refit",
+    "scale",
+    "piece_index",
+    "startup",
+)
 
 
 def stored_reports(folder: Path) -> list[Report]:

@@ -95,11 +95,11 @@ def normal_weights(shapes: dict[str, tuple[int, ...]], *, dtype: DType = DType.B
     return weights
 
 
-def move(units: Units, rng: np.random.Generator) -> None:
-    """Move 1 % of all units by one, up or down; in parts, for peaks of memory are measured."""
+def move(units: Units, rng: np.random.Generator, *, ratio: float = CHANGED_RATIO) -> None:
+    """Move a share of all units by one, up or down; in parts, for peaks of memory are measured."""
     for start in range(0, units.size, PART_UNIT_COUNT):
         part = units[start : start + PART_UNIT_COUNT]
-        chosen = np.flatnonzero(rng.random(part.size, dtype=np.float32) < CHANGED_RATIO)
+        chosen = np.flatnonzero(rng.random(part.size, dtype=np.float32) < ratio)
         part[chosen] += rng.choice(np.array([1, 0xFFFF], np.uint16), chosen.size)
 
 

@@ -12,6 +12,11 @@ _OPTIONS = (
     (re.compile(r"claim with rewind_to below this step"), "add --rewind-to N, N below this step"),
     (re.compile(r"`?\brewind_to\b`?"), "--rewind-to"),
     (re.compile(r"`checkout_to_file`"), "`weightstore checkout`"),
+    (re.compile(r"`store\.activate\([^)]*\)`"), "`weightstore activate`"),
+    (re.compile(r"`forget_receiver`"), "`weightstore receivers --forget`"),
+    (re.compile(r"`require_all`"), "--require-all"),
+    (re.compile(r"`timeout_s`"), "--timeout"),
+    (re.compile(r"`host_files`"), "`weightstore follow`"),
 )
 """Phrases of the API, and the options that do the same."""
 

@@ -10,9 +10,17 @@ import typer
 from typer.core import TyperGroup
 
 import weightstore
-from weightstore.cli import commands_care, commands_read, commands_write, demo
+from weightstore.cli import (
+    commands_care,
+    commands_fleet,
+    commands_follow,
+    commands_host,
+    commands_read,
+    commands_write,
+    demo,
+)
 from weightstore.cli.exit_codes import ExitCode, exit_code_of
-from weightstore.cli.output import err, print_error
+from weightstore.cli.output import end_at_broken_pipe, err, print_error
 from weightstore.errors import WeightStoreError
 from weightstore.format.records import FORMAT_NUMBER
 
@@ -27,6 +35,8 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as error:
             err.print(INTERRUPTED_TEXT)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
+        except BrokenPipeError:
+            end_at_broken_pipe()
         else:
             return result
 
@@ -39,7 +49,7 @@ app = typer.Typer(
     help="A transactional, versioned store for the weights of a policy that is being trained.",
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 refused, 4 not found, 5 conflict, 6 fenced, "
     "7 corrupt, 8 unavailable, 9 outcome unknown, 10 doctor found warnings, "
-    "11 doctor found errors, 130 interrupted. "
+    "11 doctor found errors, 130 interrupted, 141 output closed. "
     "Example: weightstore demo",
     no_args_is_help=True,
     add_completion=True,
@@ -70,6 +80,9 @@ def _options_of_all(
 commands_write.register(app)
 commands_read.register(app)
 commands_care.register(app)
+commands_fleet.register(app)
+commands_follow.register(app)
+commands_host.register(app)
 demo.register(app)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from weightstore.arguments import counted
 from weightstore.cli.environment import environment_settings
 from weightstore.cli.exit_codes import ExitCode
 from weightstore.cli.options import (
@@ -180,15 +181,18 @@ def _ulps(change: TensorChange) -> str:
 def _diff_totals(found: VersionDiff, shown_count: int) -> list[str]:
     lines = []
     if shown_count < len(found.tensors):
-        lines.append(f"and {len(found.tensors) - shown_count} more tensors (--limit 0 shows all)")
+        more = counted(len(found.tensors) - shown_count, "more tensor")
+        lines.append(f"and {more} (--limit 0 shows all)")
     lines.append(
         f"version {found.old.version} ({found.old.run}@{found.old.step}) to "
         f"{found.new.version} ({found.new.run}@{found.new.step}): "
-        f"{found.changed_count:,} of {found.compared_unit_count:,} elements "
-        f"({100 * found.density:.4f} %) in {len(found.tensors)} of {found.compared_count} tensors"
+        f"{found.changed_count:,} of {counted(found.compared_unit_count, 'element')} "
+        f"({100 * found.density:.4f} %) in {len(found.tensors)} of "
+        f"{counted(found.compared_count, 'tensor')}"
     )
     if found.schema:
-        lines.append(f"{len(found.schema)} names are not the same tensor in both")
+        names = counted(len(found.schema), "name is", "names are")
+        lines.append(f"{names} not the same tensor in both")
     return lines
 
 

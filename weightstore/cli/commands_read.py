@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from weightstore.arguments import counted
 from weightstore.cli.environment import environment_settings
+from weightstore.cli.exit_codes import ExitCode
 from weightstore.cli.options import JsonOption, QuietOption, SelectorArgument, StoreArgument
 from weightstore.cli.output import (
+    err,
+    error_document,
     out,
+    print_error,
     print_facts,
     print_json,
     print_table,
@@ -20,7 +25,11 @@ from weightstore.cli.output import (
     size_text,
     time_text,
 )
+from weightstore.errors import CorruptError, VersionGoneError
+from weightstore.history.progress import Progress
 from weightstore.store import VersionDetails, WeightStore
+
+CONFIG_NAME = "config.json"
 
 COUNT_MAX = 1_000_000
 CountOption = Annotated[
@@ -148,6 +157,12 @@ def export(
         progress_bars(quiet=quiet or as_json) as progress,
     ):
         info = opened.export(selector, directory, progress=progress)
+    if not (directory / CONFIG_NAME).exists():
+        err.print(
+            f"[bold yellow]warning[/]: version {info.version} has no {CONFIG_NAME}, so "
+            "from_pretrained loads the directory only once you put one there",
+            soft_wrap=True,
+        )
     if as_json:
         print_json(asdict(info))
     else:
@@ -168,28 +183,62 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Read a version's objects again and check every size, hash, stream and digest."""
+    damage: list[tuple[int, CorruptError]] = []
     with (
         WeightStore.open(store, settings=environment_settings()) as opened,
         progress_bars(quiet=quiet or as_json) as progress,
     ):
-        chosen = [v.version for v in opened.versions() if v.kept] if every else [selector]
-        rows = [asdict(opened.verify(each, scan=scan, progress=progress)) for each in chosen]
+        if every:
+            rows, damage = _verify_kept(opened, scan=scan, progress=progress)
+        else:
+            rows = [asdict(opened.verify(selector, scan=scan, progress=progress))]
     if as_json:
-        print_json(rows)
-        return
-    print_table(
-        "",
-        ("version", "objects", "read", "checked"),
-        [
-            (
-                row["version"],
-                row["object_count"],
-                size_text(row["read_size_bytes"]),
-                "every element" if row["scanned"] else "every object",
-            )
-            for row in rows
-        ],
-    )
+        print_json([*rows, *(_damaged_row(*each) for each in damage)])
+    else:
+        _print_verified(rows, damage)
+    if damage:
+        raise typer.Exit(ExitCode.CORRUPT)
+
+
+def _verify_kept(
+    store: WeightStore, *, scan: bool, progress: Progress
+) -> tuple[list[dict[str, Any]], list[tuple[int, CorruptError]]]:
+    """Verify every kept version; damage of one does not stop the others."""
+    rows: list[dict[str, Any]] = []
+    damage: list[tuple[int, CorruptError]] = []
+    for version in [info.version for info in store.versions() if info.kept]:
+        try:
+            rows.append(asdict(store.verify(version, scan=scan, progress=progress)))
+        except VersionGoneError as gone:
+            err.print(f"version {version} was retired meanwhile", markup=False)
+            del gone
+        except CorruptError as error:
+            damage.append((version, error))
+    return rows, damage
+
+
+def _damaged_row(version: int, error: CorruptError) -> dict[str, object]:
+    return {"version": version, "error": error_document(error)}
+
+
+def _print_verified(rows: list[dict[str, Any]], damage: list[tuple[int, CorruptError]]) -> None:
+    checked = [
+        (
+            row["version"],
+            row["object_count"],
+            size_text(row["read_size_bytes"]),
+            "every element" if row["scanned"] else "every object",
+        )
+        for row in rows
+    ]
+    checked += [(version, "", "", "DAMAGED") for version, _ in damage]
+    print_table("", ("version", "objects", "read", "checked"), checked)
+    for version, error in damage:
+        err.print(f"version {version}:")
+        print_error(error, as_json=False)
+    if damage:
+        count = counted(len(damage), "version")
+        err.print(f"{count} of {len(rows) + len(damage)} damaged")
 
 
 def _version_facts(details: VersionDetails) -> dict[str, object]:
@@ -200,22 +249,23 @@ def _version_facts(details: VersionDetails) -> dict[str, object]:
         "base": base,
         "digest": details.digest,
         "schema": details.schema_id,
-        "tensors": f"{details.tensor_count:,} with {details.unit_count:,} elements, "
+        "tensors": f"{details.tensor_count:,} with {counted(details.unit_count, 'element')}, "
         f"{size_text(details.full_size_bytes)}",
     }
     if details.changed_count is not None:
         share = 100 * details.changed_count / max(details.unit_count, 1)
-        facts["changed"] = f"{details.changed_count:,} elements ({share:.3f} %)"
+        facts["changed"] = f"{counted(details.changed_count, 'element')} ({share:.3f} %)"
         facts["delta"] = (
-            f"{size_text(details.delta_size_bytes or 0)} in {details.piece_count} pieces, "
-            f"{details.pack_count} packs"
+            f"{size_text(details.delta_size_bytes or 0)} in "
+            f"{counted(details.piece_count or 0, 'piece')}, "
+            f"{counted(details.pack_count or 0, 'pack')}"
         )
     facts["manifest"] = size_text(details.manifest_size_bytes)
     facts["full form"] = "yes" if details.has_full_form else "no"
     facts["checkout reads"] = (
         "the full form alone"
         if details.has_full_form
-        else f"a full form and {details.chain_count} deltas of "
+        else f"a full form and {counted(details.chain_count, 'delta')} of "
         f"{size_text(details.chain_size_bytes)} together"
     )
     return facts

@@ -11,11 +11,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from weightstore.arguments import counted
 from weightstore.cli.environment import environment_settings
 from weightstore.cli.options import (
     DryRunOption,
     JsonOption,
     NamedArgument,
+    NewSchemaOption,
     QuietOption,
     StoreArgument,
     TakeOverOption,
@@ -87,6 +89,7 @@ def import_(
     run: Annotated[str, typer.Option(help="Run to record the version under.")] = "base",
     step: Annotated[int, typer.Option(min=0, help="Step to record it as.")] = 0,
     take_over: TakeOverOption = False,
+    new_schema: NewSchemaOption = False,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,14 +99,20 @@ def import_(
         progress_bars(quiet=quiet or as_json) as progress,
     ):
         info = opened.import_checkpoint(
-            checkpoint, run=run, step=step, take_over=take_over, progress=progress
+            checkpoint,
+            run=run,
+            step=step,
+            take_over=take_over,
+            new_schema=new_schema,
+            progress=progress,
         )
     if as_json:
         print_json(asdict(info))
         return
     out.print(f"version {info.version}  {info.run}@{info.step}  digest {info.digest[:16]}")
     if info.skipped:
-        err.print(f"[bold]not taken over[/]: {len(info.skipped)} of the directory's entries")
+        entries = counted(len(info.skipped), "entry", "entries")
+        err.print(f"[bold]not taken over[/]: {entries} of the directory")
     for skipped in info.skipped:
         # With escapes, since what could not be stored may not be printable either.
         err.print(f"  {skipped.name!r}: {skipped.reason}", markup=False, soft_wrap=True)
@@ -125,9 +134,7 @@ def put(
         Literal["refuse", "unchanged"],
         typer.Option(help="What a tensor means that the checkpoint lacks."),
     ] = "refuse",
-    new_schema: Annotated[
-        bool, typer.Option("--new-schema", help="Allow other names, shapes or dtypes.")
-    ] = False,
+    new_schema: NewSchemaOption = False,
     cast: Annotated[
         list[str] | None,
         typer.Option(help="PATTERN=DTYPE: a declared lossy cast, such as '*=bf16'. Repeatable."),
@@ -137,6 +144,7 @@ def put(
         typer.Option(min=0, help="Put steps above this one anew (after a resume)."),
     ] = None,
     take_over: TakeOverOption = False,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Record a checkpoint as the next version: only the bits that changed are stored."""
@@ -144,9 +152,15 @@ def put(
     with (
         WeightStore.open(store, cast=_casts(cast or []), settings=environment_settings()) as opened,
         opened.trainer(run=run, take_over=take_over, rewind_to=rewind_to) as trainer,
+        progress_bars(quiet=quiet or as_json) as progress,
     ):
         pending = trainer.put_step(
-            step, checkpoint, anchor=anchor, missing=missing, new_schema=new_schema
+            step,
+            checkpoint,
+            anchor=anchor,
+            missing=missing,
+            new_schema=new_schema,
+            progress=progress,
         )
         report = pending.report()
     if as_json:
@@ -158,7 +172,7 @@ def put(
     print_facts(
         {
             "version": f"{report.version} ({run}@{step})",
-            "changed": f"{report.changed_count:,} of {report.unit_count:,} elements",
+            "changed": f"{report.changed_count:,} of {counted(report.unit_count, 'element')}",
             "stored": _stored(report.wire_size_bytes, report.full_size_bytes),
         }
     )
@@ -241,16 +255,29 @@ def retire(
     if as_json:
         print_json(asdict(report))
         return
-    verb = "would be" if dry_run else "were"
     if dry_run:
         _print_kept(report)
-    gone = _ranges(report.gone)
-    out.print(
-        f"{len(report.gone)} versions{f' ({gone})' if gone else ''} {verb} retired, "
-        f"{report.deleted_count} objects "
-        f"({size_text(report.deleted_size_bytes)}) {verb} deleted"
-        + (f"; {report.unknown_count} unknown objects stay" if report.unknown_count else "")
+    out.print(_retired_text(report, dry_run=dry_run))
+
+
+def _retired_text(report: RetireReport, *, dry_run: bool) -> str:
+    """What went, or would go."""
+
+    def verb(count: int) -> str:
+        if dry_run:
+            return "would be"
+        return "was" if count == 1 else "were"
+
+    gone, deleted = len(report.gone), report.deleted_count
+    which = f" ({_ranges(report.gone)})" if gone else ""
+    text = (
+        f"{counted(gone, 'version')}{which} {verb(gone)} retired, {counted(deleted, 'object')} "
+        f"({size_text(report.deleted_size_bytes)}) {verb(deleted)} deleted"
     )
+    if report.unknown_count:
+        stays = "stays" if report.unknown_count == 1 else "stay"
+        text += f"; {counted(report.unknown_count, 'unknown object')} {stays}"
+    return text
 
 
 def _print_kept(report: RetireReport) -> None:

@@ -27,10 +27,11 @@ def _selectors(context: typer.Context) -> list[str]:
         return []
     try:
         with WeightStore.open(place, settings=environment_settings()) as store:
+            active = ["active"] if store.state().active is not None else []
             tags = [f"tag:{tag.name}" for tag in store.tags()]
             kept = [each for each in islice(store.versions(), VERSION_COUNT) if each.kept]
     except WeightStoreError:
         # A shell that completes a word is no place for an error; the command will say it.
         return []
     steps = [f"{each.run}@{each.step}" for each in kept]
-    return ["latest", *tags, *dict.fromkeys(steps), *(str(each.version) for each in kept)]
+    return ["latest", *active, *tags, *dict.fromkeys(steps), *(str(each.version) for each in kept)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weightstore.arguments import counted, expanded, place_text
 from weightstore.cli.exit_codes import ExitCode
 from weightstore.cli.options import JsonOption
 from weightstore.cli.output import err, out, print_json, print_table, size_text
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from weightstore.cli.demo_model import Policy
 
 READER_TIMEOUT_S = 600
+PAUSE_S_MAX = 3600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,15 +60,22 @@ def demo(
         Path | None, typer.Option(help="A Hugging Face causal model to train instead.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Keep the store here; it must be new or empty.")
+        # As text, since a path would lose a slash of a URL, and be made as a directory.
+        str | None,
+        typer.Option(metavar="PATH", help="Keep the store here; it must be new or empty."),
     ] = None,
     learning_rate: Annotated[float, typer.Option("--lr", help="Of AdamW.")] = 1e-6,
     seed: Annotated[int, typer.Option(help="For weights, prompts and samples.")] = 0,
+    pause_s: Annotated[
+        float,
+        typer.Option("--pause", min=0, max=PAUSE_S_MAX, help="Seconds to wait after each put."),
+    ] = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """Train a small policy, put every step as bf16, and check all versions bit for bit."""
-    if store is not None:
-        _refuse_used(store)
+    kept = None if store is None else expanded(Path(place_text(store, "store")))
+    if kept is not None:
+        _refuse_used(kept)
     try:
         from weightstore.cli import demo_model  # noqa: PLC0415 -- torch is optional and slow
     except ImportError as error:
@@ -77,8 +86,10 @@ def demo(
     trainer = demo_model.PolicyGradient(policy, learning_rate=learning_rate, seed=seed)
     scratch = Path(tempfile.mkdtemp(prefix="weightstore-demo-"))
     try:
-        where = store if store is not None else scratch / "store"
-        facts, digests = _train(policy, trainer, steps=steps, store=where, quiet=as_json)
+        where = kept if kept is not None else scratch / "store"
+        facts, digests = _train(
+            policy, trainer, steps=steps, store=where, quiet=as_json, pause_s=pause_s
+        )
         expected = scratch / "expected.json"
         expected.write_text(json.dumps(digests), encoding="utf-8")
         readings = _read_elsewhere(where, expected)
@@ -111,7 +122,7 @@ def _refuse_used(store: Path) -> None:
 
 
 def _train(
-    policy: Policy, trainer: object, *, steps: int, store: Path, quiet: bool
+    policy: Policy, trainer: object, *, steps: int, store: Path, quiet: bool, pause_s: float = 0.0
 ) -> tuple[list[StepFacts], dict[int, dict[str, str]]]:
     """Put the first weights and each step; the oracle is torch's own cast and SHA-256."""
     from weightstore.cli.demo_model import PolicyGradient, bf16_fingerprints  # noqa: PLC0415 -- torch is slow
@@ -150,6 +161,8 @@ def _train(
                     f"step {step} of {steps}: version {report.version}, "
                     f"{size_text(facts[-1].stored_size_bytes)} stored, put in {put_s:.2f} s"
                 )
+            if pause_s and step < steps:
+                clock.sleep(pause_s)
     return facts, fingerprints
 
 
@@ -240,7 +253,7 @@ def _closing_line(facts: list[StepFacts], *, full_size_bytes: int, exact: bool) 
         if fact.full_size_bytes
     )
     return (
-        f"{len(deltas)} steps in {size_text(stored)} instead of "
+        f"{counted(len(deltas), 'step')} in {size_text(stored)} instead of "
         f"{size_text(full_size_bytes * len(deltas))}{full_forms}: "
         f"{stored / max(changed, 1):.3f} bytes per changed element; "
         f"{'all versions bit-exact' if exact else 'NOT bit-exact'}"

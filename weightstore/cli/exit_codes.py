@@ -17,7 +17,7 @@ from weightstore.errors import (
 
 
 class ExitCode(enum.IntEnum):
-    """0 is success, 2 is a usage error (both by convention); 130 is an interrupt.
+    """0 is success, 2 is a usage error; 130 is an interrupt, 141 a closed pipe: all by convention.
 
     10 and 11 are answers of `doctor`: it did its work, and found warnings or errors.
     """
@@ -35,6 +35,7 @@ class ExitCode(enum.IntEnum):
     FOUND_WARNINGS = 10
     FOUND_ERRORS = 11
     INTERRUPTED = 130
+    BROKEN_PIPE = 141
 
 
 _BY_BRANCH: tuple[tuple[type[WeightStoreError], ExitCode], ...] = (

@@ -8,7 +8,7 @@ import typer
 
 from weightstore.cli.completion import complete_selector
 
-_SELECTOR_HELP = "latest, a number, tag:NAME or RUN@STEP."
+_SELECTOR_HELP = "latest, active, a number, tag:NAME or RUN@STEP."
 # The text as it was given: as a `Path`, a URL would lose a slash and be taken for a directory.
 StoreArgument = Annotated[
     str,
@@ -48,6 +48,12 @@ NewArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+NewSchemaOption = Annotated[
+    bool,
+    typer.Option(
+        "--new-schema", help="Allow other names, shapes or dtypes than the newest version's."
+    ),
+]
 TakeOverOption = Annotated[
     bool,
     typer.Option(

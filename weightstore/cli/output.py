@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from rich.console import Console, HighlighterType, JustifyMethod, OverflowMethod
 from rich.markup import escape
@@ -25,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weightstore.cli.advice import command_line_advice
-from weightstore.cli.exit_codes import exit_code_of
+from weightstore.cli.exit_codes import ExitCode, exit_code_of
 from weightstore.errors import WeightStoreError
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -70,6 +72,25 @@ class PlainConsole(Console):
             highlighter=highlighter,
         )
 
+    def on_broken_pipe(self) -> None:
+        """Whoever read has seen enough, as `head` does."""
+        end_at_broken_pipe()
+
+
+def end_at_broken_pipe() -> NoReturn:
+    """End as a command that nobody reads any more does, without a word.
+
+    What is still in the buffers goes nowhere, so that the end of the process does not try
+    again.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    raise SystemExit(ExitCode.BROKEN_PIPE)
+
 
 def _escaped(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode("ascii")
@@ -88,13 +109,18 @@ def print_json(value: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table; columns of numbers are aligned to the right."""
+    out.print(table_of(title, columns, rows))
+
+
+def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """What `print_table` prints."""
     table = Table(title=escape(title) or None, title_justify="left")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float) for row in rows) and bool(rows)
         table.add_column(column, justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(_one_line(cell) for cell in row))
-    out.print(table)
+    return table
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
@@ -113,19 +139,24 @@ def print_error(error: WeightStoreError, *, as_json: bool) -> None:
     """The error on standard error: message, advice, code. With JSON, all facts too."""
     do = command_line_advice(error.do)
     if as_json:
-        document = {
-            "error": type(error).__name__,
-            "code": error.code,
-            "exit_code": int(exit_code_of(error)),
-            "message": error.message,
-            "do": do,
-            "facts": error.facts,
-        }
-        sys.stderr.write(json.dumps(document, indent=2, sort_keys=True) + "\n")
+        text = json.dumps(error_document(error), indent=2, sort_keys=True)
+        sys.stderr.write(text + "\n")
         return
     err.print(f"[bold red]error[/] [dim]{error.code}[/]: {escape(error.message)}", soft_wrap=True)
     if do:
         err.print(f"  [bold]->[/] {escape(do)}", soft_wrap=True)
+
+
+def error_document(error: WeightStoreError) -> dict[str, object]:
+    """An error for programs."""
+    return {
+        "error": type(error).__name__,
+        "code": error.code,
+        "exit_code": int(exit_code_of(error)),
+        "message": error.message,
+        "do": command_line_advice(error.do),
+        "facts": error.facts,
+    }
 
 
 def size_text(size_bytes: float) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from weightstore.codec.decoding import Change, Decoder, Resolved
-from weightstore.codec.encoding import Encoder
+from weightstore.codec.encoding import Changes, Encoder
 from weightstore.codec.frames import FrameCoder
 from weightstore.codec.kernels import (
     NUMPY_UNIT_COUNT_MAX,
@@ -85,6 +87,27 @@ class PieceWorker:
         kernels = self._codec.kernels_for(new.size)
         return self._encoder.encode(
             kernels, old, new, first_index=first_index, member_starts=member_starts, coding=coding
+        )
+
+    def encode_found(
+        self,
+        changes: Changes,
+        whole: Callable[[], tuple[Units, Units]],
+        unit_count: int,
+        *,
+        first_index: int = 0,
+    ) -> EncodeResult:
+        """Code changes that were found elsewhere, to the bytes that `encode` gives.
+
+        Args:
+            changes: Positions, rising, and different bits before and after.
+            whole: Gives all units before and after; asked for if a dense coding is smallest.
+            unit_count: Units of the piece, at most those that a piece may have.
+            first_index: As for `encode`.
+        """
+        kernels = self._codec.kernels_for(unit_count)
+        return self._encoder.encode_found(
+            kernels, changes, whole, unit_count, first_index=first_index
         )
 
     def check(self, piece: Piece) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +35,8 @@ from weightstore.settings import Limits
 U16_UNITS_PER_CHANGE_MIN = 128
 """Gap words are tried when changes are rarer than one in so many; above, bytes always win."""
 
+Changes = tuple[NDArray[np.uint32], Units, Units]
+"""Where units changed, rising, and their bits before and after."""
 _Coded = tuple[tuple[int, int, int], tuple[bytes, bytes, bytes]]
 """Raw sizes and frames of the streams values, escapes and wide words."""
 
@@ -93,6 +97,37 @@ class Encoder:
         new_bits = self._scratch.take("new_bits", room, new.dtype)
         count = kernels.find_changes(old, new, positions, old_bits, new_bits)
         changes = (positions[:count], old_bits[:count], new_bits[:count])
+        return self._encode_found(kernels, changes, lambda: (old, new), new.size, members, coding)
+
+    def encode_found(
+        self,
+        kernels: Kernels,
+        changes: Changes,
+        whole: Callable[[], tuple[Units, Units]],
+        unit_count: int,
+        *,
+        first_index: int,
+    ) -> EncodeResult:
+        """See `PieceWorker.encode_found`."""
+        members = Members.of(
+            unit_count,
+            first_index=first_index,
+            member_starts=None,
+            member_count_max=self._limits.bundle_member_count,
+        )
+        return self._encode_found(kernels, changes, whole, unit_count, members, None)
+
+    def _encode_found(
+        self,
+        kernels: Kernels,
+        changes: Changes,
+        whole: Callable[[], tuple[Units, Units]],
+        unit_count: int,
+        members: Members,
+        coding: ValueCoding | None,
+    ) -> EncodeResult:
+        """Code changes that were found."""
+        count = changes[0].size
         bounds = members.bounds(changes[0])
         deltas = np.zeros((members.count, 2), dtype=np.uint64)
         if count == 0:
@@ -100,15 +135,14 @@ class Encoder:
         kernels.lane_deltas(changes, bounds, members.offsets, deltas)
         gap_coding, gaps_size, gaps = GapCoding.NONE, 0, b""
         if coding is None or not coding.is_dense:
-            gap_coding, gaps_size, gaps = self._code_gaps(kernels, changes[0], new.size)
+            gap_coding, gaps_size, gaps = self._code_gaps(kernels, changes[0], unit_count)
         if coding is None:
-            coding = choose_coding(kernels, changes[1], changes[2], new.size, len(gaps))
+            coding = choose_coding(kernels, changes[1], changes[2], unit_count, len(gaps))
         if coding.is_dense:
             gap_coding, gaps_size, gaps = GapCoding.NONE, 0, b""
-        sizes, frames = self._code_values(kernels, coding, changes, (old, new))
+        sizes, frames = self._code_values(kernels, coding, changes, whole)
         piece = _seal(
-            new,
-            count,
+            (changes[2].itemsize, unit_count, count),
             (coding, gap_coding),
             ((gaps_size, *sizes), (gaps, *frames)),
             _total(deltas),
@@ -121,8 +155,7 @@ class Encoder:
         kernels.lane_sums(new, members.starts, members.offsets, sums)
         sizes, frames = self._code_planes(kernels, new)
         piece = _seal(
-            new,
-            new.size,
+            (new.itemsize, new.size, new.size),
             (ValueCoding.DENSE_BITS, GapCoding.NONE),
             ((0, *sizes), (b"", *frames)),
             _total(sums),
@@ -154,8 +187,8 @@ class Encoder:
         self,
         kernels: Kernels,
         coding: ValueCoding,
-        changes: tuple[NDArray[np.uint32], Units, Units],
-        whole: tuple[Units, Units],
+        changes: Changes,
+        whole: Callable[[], tuple[Units, Units]],
     ) -> _Coded:
         """Code the new bits of the changes, or of the whole for the dense coding."""
         _positions, old_bits, new_bits = changes
@@ -166,8 +199,9 @@ class Encoder:
             np.bitwise_xor(old_bits, new_bits, out=words)
             return self._code_planes(kernels, words)
         if coding is ValueCoding.DENSE_ULP:
-            words = self._scratch.take("words", whole[1].size, new_bits.dtype)
-            kernels.pack_zigzag(*whole, words)
+            old, new = whole()
+            words = self._scratch.take("words", new.size, new_bits.dtype)
+            kernels.pack_zigzag(old, new, words)
             return self._code_planes(kernels, words)
         return self._code_planes(kernels, new_bits)
 
@@ -200,17 +234,17 @@ def _total(sums: NDArray[np.uint64]) -> Lanes:
 
 
 def _seal(
-    new: Units,
-    changed_count: int,
+    sizes: tuple[int, int, int],
     codings: tuple[ValueCoding, GapCoding],
     coded: tuple[RawSizes, Streams],
     lane_deltas: Lanes,
 ) -> Piece:
-    """Put a piece together."""
+    """Put a piece together; sizes are its unit's bytes, its units, and those that change."""
+    width_bytes, unit_count, changed_count = sizes
     raw_sizes, streams = coded
     return Piece(
-        width_bytes=new.itemsize,
-        unit_count=new.size,
+        width_bytes=width_bytes,
+        unit_count=unit_count,
         changed_count=changed_count,
         value_coding=codings[0],
         gap_coding=codings[1],

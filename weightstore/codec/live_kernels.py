@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from weightstore.codec.blocked import BlockedChange
 from weightstore.codec.kernels import NUMPY_UNIT_COUNT_MAX
 from weightstore.codec.lanes import Units
+from weightstore.codec.sparse import SparseChange
 
 
 class LiveKernels(Protocol):
@@ -25,6 +26,19 @@ class LiveKernels(Protocol):
 
     def gather(self, units: Units, places: NDArray[np.int64], bits: Units) -> None:
         """Read the bits at places."""
+        ...
+
+    def follow(self, units: Units, first: int, change: SparseChange) -> BlockedChange:
+        """What a change would do to a run of the memory. Writes nothing there.
+
+        Args:
+            units: The memory.
+            first: Unit of the memory that is position 0 of the change.
+            change: Has one position at least; they rise strictly.
+
+        Returns:
+            In arrays of its own.
+        """
         ...
 
     def scatter_compare(self, units: Units, change: BlockedChange, *, redo: bool) -> int:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from weightstore.codec.blocked import BlockedChange
 from weightstore.codec.lanes import Units
+from weightstore.codec.sparse import SparseChange
 
 
 class NumpyLiveKernels:
@@ -17,6 +18,12 @@ class NumpyLiveKernels:
     def gather(self, units: Units, places: NDArray[np.int64], bits: Units) -> None:
         """See `LiveKernels`."""
         bits[:] = units[places]
+
+    def follow(self, units: Units, first: int, change: SparseChange) -> BlockedChange:
+        """See `LiveKernels`."""
+        places = change.positions.astype(np.int64) + first
+        old_bits = units[places]
+        return BlockedChange.of(places, old_bits, change.after(old_bits).copy())
 
     def scatter_compare(self, units: Units, change: BlockedChange, *, redo: bool) -> int:
         """See `LiveKernels`."""

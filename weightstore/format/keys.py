@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from weightstore.ids import Attempt, CommitId, Epoch, RunId, SessionId, Slot, VersionId
+from weightstore.ids import Attempt, CommitId, Epoch, MemberId, RunId, SessionId, Slot, VersionId
 
 FORMAT_KEY = "FORMAT"
 HEAD_KEY = "head"
@@ -21,6 +21,8 @@ ANCHORS_PREFIX = "anchors/"
 RECEIPTS_PREFIX = "receipts/"
 LAYOUTS_PREFIX = "layouts/"
 RECEIVERS_PREFIX = "receivers/"
+RANKS_PREFIX = "ranks/"
+"""Where the ranks of engines talk that have no other place; nothing of the log leads there."""
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,18})"
 _LAUNCH = rf"(?P<run>(?=\.*[a-z0-9_])[a-z0-9_.]{{1,64}})-(?P<epoch>{_NUMBER})"
@@ -29,6 +31,7 @@ _ATTEMPT = rf"(?P<attempt>{_NUMBER})"
 _HEX = r"[0-9a-f]{32}"
 # Printable ASCII without slashes of either kind; neither of the two names that lead elsewhere.
 _FILE = r"(?!\.{1,2}\Z)[!-.0-\[\]-~]{1,255}"
+_MEMBER_KEY = re.compile(rf"{RECEIVERS_PREFIX}({_HEX})\Z")
 _TRAINER_KEYS = (
     re.compile(rf"{MANIFESTS_PREFIX}{_LAUNCH}/{_VERSION}-{_HEX}(?:\.digests|\.schema)?\Z"),
     re.compile(rf"{PACKS_PREFIX}{_LAUNCH}/{_VERSION}-{_ATTEMPT}-{_NUMBER}-{_HEX}\.safetensors\Z"),
@@ -101,6 +104,17 @@ def receipt_key(
 def layout_key(run: RunId, epoch: Epoch, session: SessionId) -> str:
     """Key of a launch's statement of who owns which boxes."""
     return f"{LAYOUTS_PREFIX}{run}-{epoch}-{session}"
+
+
+def member_key(member: MemberId) -> str:
+    """Key of what one start of a receiver process says about itself."""
+    return f"{RECEIVERS_PREFIX}{member}"
+
+
+def parse_member_key(key: str) -> MemberId | None:
+    """Whose object a name under `receivers/` is, or None if it is of no member."""
+    found = _MEMBER_KEY.match(key)
+    return MemberId(found[1]) if found else None
 
 
 def parse_trainer_key(key: str) -> TrainerKey | None:

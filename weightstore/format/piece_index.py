@@ -179,6 +179,16 @@ class PieceIndex(Sequence[PiecePlace]):
         return self._place(self._checked(index))
 
     @property
+    def widths_bytes(self) -> NDArray[np.int64]:
+        """Size of a unit of each piece; int64."""
+        return self._rows.widths
+
+    @property
+    def value_codings(self) -> NDArray[np.uint8]:
+        """The `ValueCoding` of each piece; uint8."""
+        return np.ascontiguousarray(self._rows.raw["value_coding"])
+
+    @property
     def flat_runs(self) -> NDArray[np.int64]:
         """Tensor, first unit and unit after the last of each piece without a box; int64."""
         part = slice(0, self._first_box)

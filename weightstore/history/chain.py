@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from weightstore.arguments import counted
 from weightstore.errors import CorruptLogError, CorruptObjectError, LimitError
 from weightstore.format.manifest import DeltaForm, FullForm, Manifest
 from weightstore.format.records import VersionRecord
@@ -214,7 +215,7 @@ def _walk(
         if len(newest_first) > limits.chain_count:
             raise LimitError(
                 f"the chain of version {newest_first[0].version} has more than "
-                f"{limits.chain_count} deltas",
+                f"{counted(limits.chain_count, 'delta')}",
                 do="Raise Limits.chain_count, or put a version with its full form.",
                 facts={"version": newest_first[0].version, "chain_count": limits.chain_count},
             )

@@ -78,7 +78,7 @@ class DeltaPath:
 class PathBreak(enum.Enum):
     """Why no deltas lead from one version to another."""
 
-    OLDER = "the version is not later than the one that is held"
+    OLDER = "it is not later than the one that is held"
     NO_DELTA = "a version on the way has no delta"
     SCHEMA = "the schema is another one"
     GONE = "a version on the way was retired, or is damaged"
@@ -98,7 +98,7 @@ class NoDeltaPath:
     version: VersionId
 
     def __str__(self) -> str:
-        return f"{self.reason.value} (version {self.version})"
+        return f"version {self.version}: {self.reason.value}"
 
 
 def plan_delta_path(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from weightstore.codec.sparse import SparseChange
 from weightstore.errors import CorruptError, CorruptObjectError, Fact, WrongBaseError
 from weightstore.format.manifest import Manifest, PackRef
 from weightstore.format.objects import ObjectRef
@@ -51,14 +52,39 @@ class PackSource(Protocol):
         ...
 
 
+class DecodedPieces(Protocol):
+    """The pieces of a pack as somebody else decoded them. Safe from several threads."""
+
+    def sparse(self, number: int, /) -> SparseChange:
+        """The change of one piece.
+
+        Raises:
+            CorruptObjectError: it cannot be what the piece says.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PackJob:
-    """One verified pack of one delta, and what its errors name."""
+    """One verified pack of one delta, and what its errors name.
+
+    Attributes:
+        manifest: Of the version.
+        pack: What it says of the pack.
+        reader: Over the verified bytes.
+        schema: Of the version.
+        decoded: Its pieces, if somebody else decoded them; not verified.
+    """
 
     manifest: Manifest
     pack: PackRef
     reader: PackReader
     schema: Schema
+    decoded: DecodedPieces | None = None
+
+
+LoadPack = Callable[[Schema, Manifest, PackRef], PackJob]
+"""Gets one pack, verified."""
 
 
 def load_packs(
@@ -68,6 +94,7 @@ def load_packs(
     *,
     workers: Workers,
     limits: Limits,
+    load: LoadPack | None = None,
 ) -> Generator[PackJob, None, None]:
     """The packs of deltas in order, read and checked ahead by the workers.
 
@@ -77,13 +104,18 @@ def load_packs(
         manifests: Each has a delta; oldest first.
         workers: Threads to use; so many packs are in memory beside the one in hand.
         limits: Hard bounds.
+        load: Gets one; None reads it from the store.
 
     Raises:
         ObjectMissingError: a pack is not there; names version and object.
         CorruptObjectError: a pack is damaged, or has another number of pieces.
     """
+
+    def load_own(schema: Schema, manifest: Manifest, pack: PackRef) -> PackJob:
+        return load_pack(blobs, schema, manifest, pack, limits)
+
     loads = (
-        partial(_load, blobs, schema, manifest, pack, limits)
+        partial(load or load_own, schema, manifest, pack)
         for manifest in manifests
         for pack in delta_form(manifest).packs
     )
@@ -137,6 +169,14 @@ def read_pack(
     return parsed
 
 
+def load_pack(
+    blobs: BlobStore, schema: Schema, manifest: Manifest, pack: PackRef, limits: Limits
+) -> PackJob:
+    """Read one pack for its pieces; as `read_pack`."""
+    reader = read_pack(blobs, schema, manifest, pack, limits, parse=PackReader)
+    return PackJob(manifest, pack, reader, schema)
+
+
 def explained(error: CorruptError, job: PackSource, place: PiecePlace) -> CorruptError:
     """Name version, base and tensors in an error of the codec, which knows only bits."""
     manifest, base = job.manifest, job.manifest.base
@@ -157,13 +197,6 @@ def explained(error: CorruptError, job: PackSource, place: PiecePlace) -> Corrup
             facts={**error.facts, **facts},
         )
     return _located(error, where, facts)
-
-
-def _load(
-    blobs: BlobStore, schema: Schema, manifest: Manifest, pack: PackRef, limits: Limits
-) -> PackJob:
-    reader = read_pack(blobs, schema, manifest, pack, limits, parse=PackReader)
-    return PackJob(manifest, pack, reader, schema)
 
 
 def _said(place: PiecePlace, schema: Schema) -> str:

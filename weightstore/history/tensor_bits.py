@@ -238,6 +238,30 @@ class DeltaBits:
             except CorruptError as error:
                 raise explained(error, pack, place) from error
 
+    @property
+    def group_keys(self) -> frozenset[int]:
+        """Keys of the groups that have pieces."""
+        return frozenset(self._pieces)
+
+    def positions(self, group: Group, worker: PieceWorker) -> NDArray[np.int64]:
+        """Units of a group that its pieces change, counted in the group; rising.
+
+        Raises:
+            CorruptError: a piece is damaged; names version, pack and tensors.
+        """
+        found = [np.empty(0, np.int64)]
+        for pack, index in self._pieces.get(group.key, ()):
+            place = pack.map.places[index]
+            try:
+                sparse = worker.sparse(self._read(pack, index))
+            except CorruptError as error:
+                raise explained(error, pack, place) from error
+            first_unit = 0
+            if isinstance(place, TensorPlace):
+                first_unit = first_unit_of(place, pack.schema)
+            found.append(sparse.positions.astype(np.int64) + first_unit)
+        return np.sort(np.concatenate(found))
+
     def _note_pieces(self, pack: _Pack) -> None:
         for index, place in enumerate(pack.map.places):
             key = place.tensor_index if isinstance(place, TensorPlace) else place.members[0]

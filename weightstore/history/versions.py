@@ -1,4 +1,4 @@
-"""Finding versions in the log: by number, `latest`, `tag:name` and `run@step`.
+"""Finding versions in the log: by number, `latest`, `active`, `tag:name` and `run@step`.
 
 The log is never scanned: a record's `now` says which version was newest below it, so a
 version's record is found by bisection over slots.
@@ -44,12 +44,12 @@ def find_version(log: Log, prefix: Prefix, selector: str | int) -> VersionRecord
     Args:
         log: The log.
         prefix: The tail to look below.
-        selector: `"latest"`, a version's number, `"tag:name"` or `"run@step"` (the newest
-            version of that step).
+        selector: `"latest"`, `"active"` (what the newest `activate` record names), a
+            version's number, `"tag:name"` or `"run@step"` (the newest version of that step).
 
     Raises:
         SelectorError: the selector cannot be parsed.
-        VersionNotFoundError: no such version was ever committed.
+        VersionNotFoundError: no such version was ever committed, or none is active.
         VersionGoneError: it was retired; the error names the newest kept one.
         TagNotFoundError: no such tag is set.
     """
@@ -57,6 +57,8 @@ def find_version(log: Log, prefix: Prefix, selector: str | int) -> VersionRecord
         return _kept_version(log, prefix, selector)
     if selector == "latest":
         return latest(log, prefix)
+    if selector == "active":
+        return active(log, prefix)
     if selector.startswith(TAG_SELECTOR):
         name = parse_tag_name(selector.removeprefix(TAG_SELECTOR))
         return _kept_version(log, prefix, find_tag(log, prefix, name))
@@ -67,7 +69,7 @@ def find_version(log: Log, prefix: Prefix, selector: str | int) -> VersionRecord
         return _kept_version(log, prefix, parse_number(selector, what="version"))
     raise SelectorError(
         f"{selector!r} names no version",
-        do="Use latest, a number, tag:NAME or RUN@STEP.",
+        do="Use latest, active, a number, tag:NAME or RUN@STEP.",
         facts={"selector": selector},
     )
 
@@ -85,6 +87,21 @@ def latest(log: Log, prefix: Prefix) -> VersionRecord:
             do="Put or import a first version.",
         )
     return _version_record(log, newest)
+
+
+def active(log: Log, prefix: Prefix) -> VersionRecord:
+    """The record of the version that the newest `activate` record names.
+
+    Raises:
+        VersionNotFoundError: no version was activated yet.
+    """
+    found = prefix.now.active
+    if found is None:
+        raise VersionNotFoundError(
+            "no version is active: none was ever activated",
+            do="Activate one with `store.activate(...)`, or ask for latest.",
+        )
+    return _kept_version(log, prefix, found.version)
 
 
 def record_of_version(log: Log, prefix: Prefix, version: int) -> VersionRecord:

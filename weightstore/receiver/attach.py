@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weightstore import arguments
-from weightstore.clock import Clock
+from weightstore.clock import Clock, Entropy
 from weightstore.layout.boxes import Box
 from weightstore.layout.tensors import HostTensor, Units
 from weightstore.receiver.host_live import place_arrays
@@ -30,6 +30,7 @@ def attach_receiver(
     boxes: Mapping[str, Box] | None,
     settings: ReceiverSettings | None,
     clock: Clock,
+    entropy: Entropy | None = None,
 ) -> Receiver:
     """Make a receiver for live tensors. Writes nothing.
 
@@ -38,7 +39,8 @@ def attach_receiver(
         targets: Name to torch tensor, or to bits in host memory.
         boxes: Name to the part of the tensor that lives here.
         settings: Of the receiver.
-        clock: For times in reports.
+        clock: For the policy, and for times in reports.
+        entropy: For the id under which it follows.
 
     Raises:
         InputRefusedError: an argument is of a wrong type, or arrays cannot be written.
@@ -58,7 +60,7 @@ def attach_receiver(
             name: one for name, one in held.items() if isinstance(one, np.ndarray | HostTensor)
         }
         place = partial(place_arrays, targets=arrays, boxes=dict(parts))
-        return Receiver(source, place, clock=clock, settings=used)
+        return Receiver(source, place, clock=clock, settings=used, entropy=entropy)
     from weightstore.receiver import torch_live  # noqa: PLC0415 -- torch is late
 
     tensors = torch_live.checked_tensors(held)
@@ -68,4 +70,5 @@ def attach_receiver(
         clock=clock,
         settings=used,
         make_pool=torch_live.pool_maker(tensors),
+        entropy=entropy,
     )

@@ -13,7 +13,7 @@ from weightstore.codec.blocked import BlockedChange
 from weightstore.receiver.evaluation import GroupChange
 from weightstore.receiver.piece_groups import PieceGroup, storages_of
 from weightstore.receiver.placement import Placement
-from weightstore.receiver.pool import Pool
+from weightstore.receiver.pool import Pool, PoolFullError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +82,7 @@ class ChangeBuilder:
         self._touched = [storages_of(group, placement) for group in groups]
         self._open_counts = Counter(index for touched in self._touched for index in touched)
         self._waiting: dict[int, list[BlockedChange]] = defaultdict(list)
+        self._waiting_bytes = 0
         self._parts: list[StoragePart] = []
         self.lane_deltas = np.zeros((len(placement.destinations), 2), np.uint64)
         pool.clear()
@@ -95,8 +96,13 @@ class ChangeBuilder:
         for segment in found.segments:
             destination = self._placement.destinations[segment.destination]
             self._waiting[destination.storage_index].append(segment.change)
+            self._waiting_bytes += _least_bytes(segment.change)
             if segment.lane_deltas is not None:
                 self.lane_deltas[segment.destination] += segment.lane_deltas
+        # Now, and not when a memory is done: all of a model may be one memory, and what waits
+        # for it must not grow beyond the pool's bound.
+        if self._waiting_bytes > self._pool.free_bytes:
+            raise PoolFullError
         for index in self._touched[number]:
             self._open_counts[index] -= 1
             if not self._open_counts[index]:
@@ -127,9 +133,18 @@ class ChangeBuilder:
             arrays = [getattr(each, field) for each in segments]
             np.concatenate(arrays, out=getattr(joined, field))
         joined.block_firsts[0] = 0
-        counts = [np.diff(each.block_firsts) for each in segments]
-        np.cumsum(np.concatenate(counts), out=joined.block_firsts[1:])
+        # The end of each window within its segment, moved by the changes of all before it.
+        ends = joined.block_firsts[1:]
+        np.concatenate([each.block_firsts[1:] for each in segments], out=ends)
+        before = np.cumsum([0, *(each.count for each in segments[:-1])])
+        ends += np.repeat(before, [each.block_starts.size for each in segments])
         self._parts.append(StoragePart(index, joined))
+        self._waiting_bytes -= sum(_least_bytes(each) for each in segments)
+
+
+def _least_bytes(change: BlockedChange) -> int:
+    """Bytes of the pool that a part of a change takes at least."""
+    return change.count * (2 + 2 * change.new_bits.itemsize) + 16 * change.block_starts.size
 
 
 def moved_lanes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weightstore.codec.codec import PieceCodec
-from weightstore.errors import LiveWeightsError
+from weightstore.errors import CorruptObjectError, LiveWeightsError
 from weightstore.format.manifest import Manifest
 from weightstore.history.chain import delta_form
 from weightstore.history.delta_path import DeltaPath
@@ -20,6 +20,7 @@ from weightstore.history.pack_jobs import PackJob, load_packs
 from weightstore.history.workers import Workers
 from weightstore.receiver.change import ChangeBuilder, StagedChange, moved_lanes
 from weightstore.receiver.evaluation import Evaluator, GroupChange
+from weightstore.receiver.piece_feed import OwnFeed, PieceFeed, WrongAnswerError
 from weightstore.receiver.piece_groups import (
     PieceGroup,
     PieceRef,
@@ -56,12 +57,22 @@ class DeltaWork:
         source: The store.
         placement: Where the tensors live.
         codec: Kernels to use.
+        feed: Where packs come from; None reads and decodes them here.
     """
 
-    def __init__(self, source: VersionSource, placement: Placement, codec: PieceCodec) -> None:
+    def __init__(
+        self,
+        source: VersionSource,
+        placement: Placement,
+        codec: PieceCodec,
+        feed: PieceFeed | None = None,
+    ) -> None:
         self._source = source
         self._placement = placement
         self._evaluator = Evaluator(placement, codec)
+        self._own = OwnFeed(source.blobs, source.settings.limits)
+        self._feed = feed or self._own
+        self._load = self._feed.load
 
     def stage(self, path: DeltaPath, live: LiveTables, pool: Pool, tally: Tally) -> StagedChange:
         """Work out what a path changes, against the bits that are live. Writes nothing live.
@@ -81,6 +92,16 @@ class DeltaWork:
         least_bytes = sum(delta_form(each).size_bytes for each in path.deltas)
         if least_bytes > pool.size_bytes:
             raise PoolFullError
+        with self._fed(tally):
+            try:
+                return self._staged(path, live, pool, tally)
+            except WrongAnswerError:
+                # All of it again: a piece that lives here in part cannot be checked by itself,
+                # and it came from the same hand.
+                self._give_up_others()
+                return self._staged(path, live, pool, tally)
+
+    def _staged(self, path: DeltaPath, live: LiveTables, pool: Pool, tally: Tally) -> StagedChange:
         with Workers(self._source.settings.thread_count) as workers:
             refs: list[PieceRef] = []
             before = live.table
@@ -108,33 +129,69 @@ class DeltaWork:
             WrongBaseError, LiveWeightsError, CorruptError: as `stage`.
         """
         manifest = path.deltas[0]
-        tables = (live.table, self._table_of(path, manifest))
-        for _ in self._changes(path, manifest, tables, tally):
-            pass
+        with self._fed(tally):
+            self._check(path, manifest, (live.table, self._table_of(path, manifest)), tally)
 
     def stream(self, path: DeltaPath, live: LiveTables, tally: Tally) -> LiveTables:
         """Write a path piece by piece, delta by delta, each checked before its first write.
 
-        After a crash: live memory holds bits of several versions; nothing but the whole
-        version heals it.
+        After a crash: live memory holds bits of several versions; an overwrite set heals it, or
+        the whole version.
 
         Returns:
             What is there afterwards, if its digests agree.
 
         Raises:
             WrongBaseError, LiveWeightsError, CorruptError: as `stage`.
+            VersionGoneError: the version was retired meanwhile.
         """
         table, lanes = live.table, live.lanes
-        for manifest in path.deltas:
-            after = self._table_of(path, manifest)
-            if manifest is not path.deltas[0]:
-                for _ in self._changes(path, manifest, (table, after), tally):
-                    pass
-            deltas = np.zeros_like(lanes)
-            for change in self._changes(path, manifest, (table, after), tally):
-                self._write(change, deltas, tally)
-            table, lanes = after, moved_lanes(self._placement, lanes, after, deltas)
+        with self._source.gone_if_retired(path.target), self._fed(tally):
+            for manifest in path.deltas:
+                after = self._table_of(path, manifest)
+                if manifest is not path.deltas[0]:
+                    self._check(path, manifest, (table, after), tally)
+                deltas = np.zeros_like(lanes)
+                try:
+                    for change in self._changes(path, manifest, (table, after), tally):
+                        self._write(change, deltas, tally)
+                except WrongAnswerError as error:
+                    self._give_up_others()
+                    raise CorruptObjectError(
+                        f"what was right before the first write is wrong now: {error}",
+                        do="Refit or recover the receiver: the version is written in place.",
+                    ) from error
+                table, lanes = after, moved_lanes(self._placement, lanes, after, deltas)
         return LiveTables(table, lanes)
+
+    def _check(
+        self, path: DeltaPath, manifest: Manifest, tables: tuple[Table, Table], tally: Tally
+    ) -> None:
+        """Do every check of one delta without a write."""
+        try:
+            for _ in self._changes(path, manifest, tables, tally):
+                pass
+        except WrongAnswerError:
+            self._give_up_others()
+            for _ in self._changes(path, manifest, tables, tally):
+                pass
+
+    @contextmanager
+    def _fed(self, tally: Tally) -> Iterator[None]:
+        """Give everything back to the feed at the end, and note what it did not give."""
+        self._load = self._feed.load
+        try:
+            yield
+        finally:
+            self._feed.release_all()
+            note = self._feed.take_note()
+            if note:
+                tally.reason = f"{tally.reason}; {note}" if tally.reason else note
+
+    def _give_up_others(self) -> None:
+        """Read and decode the rest here: the next agent may be as wrong as this one."""
+        self._feed.distrust()
+        self._load = self._own.load
 
     def _write(self, change: GroupChange, deltas: Table, tally: Tally) -> None:
         for segment in change.segments:
@@ -163,6 +220,7 @@ class DeltaWork:
                 groups = self._here(group_pieces(refs, path.schema), tally)
                 with closing(self._evaluated(groups, workers, tally)) as results:
                     yield from results
+                self._feed.release(refs[0].job)
 
     def _loaded(
         self, manifests: tuple[Manifest, ...] | list[Manifest], path: DeltaPath, workers: Workers
@@ -173,6 +231,7 @@ class DeltaWork:
             manifests,
             workers=workers,
             limits=self._source.settings.limits,
+            load=self._load,
         )
 
     def _booked(
@@ -190,7 +249,8 @@ class DeltaWork:
                 refs = next(packs, None)
             if refs is None:
                 return
-            tally.wire_bytes += refs[0].job.pack.size_bytes
+            if refs[0].job.decoded is None:
+                tally.wire_bytes += refs[0].job.pack.size_bytes
             yield refs
 
     def _evaluated(

@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 from weightstore.codec.blocked import BlockedChange
 from weightstore.codec.codec import PieceCodec, PieceWorker
 from weightstore.codec.lanes import LANE_COUNT, Units, index_words, mix
+from weightstore.codec.piece import ValueCoding
 from weightstore.codec.sparse import SparseChange
-from weightstore.errors import CorruptError, LiveWeightsError
+from weightstore.errors import (
+    CorruptError,
+    CorruptObjectError,
+    LiveWeightsError,
+    WrongBaseError,
+)
 from weightstore.format.pack import BundlePlace
 from weightstore.history.pack_jobs import explained
 from weightstore.history.workers import Lender
+from weightstore.receiver.live_storage import HostStorage
+from weightstore.receiver.piece_feed import WrongAnswerError
 from weightstore.receiver.piece_groups import PieceGroup, PieceRef
 from weightstore.receiver.placement import Destination, Placement
 
@@ -77,6 +85,25 @@ class _Held:
     found: list[tuple[int, Chosen, NDArray[np.int64], Units]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """The one run of host memory that holds every unit of the only piece of a group.
+
+    Attributes:
+        number: Of the destination.
+        is_whole: Whether all of the tensor is there.
+        storage: The memory.
+        first: Its unit that is the piece's first.
+        first_index: Canonical index of that unit.
+    """
+
+    number: int
+    is_whole: bool
+    storage: HostStorage
+    first: int
+    first_index: int
+
+
 class Evaluator:
     """Works out groups; safe from several threads. Reads live memory and writes none.
 
@@ -87,23 +114,43 @@ class Evaluator:
 
     def __init__(self, placement: Placement, codec: PieceCodec) -> None:
         self._placement = placement
+        self._codec = codec
+        self._largest_count = max((each.unit_count for each in placement.storages), default=0)
         self._workers: Lender[PieceWorker] = Lender(codec.worker)
 
     def evaluate(self, group: PieceGroup) -> GroupChange:
-        """Decode a group's pieces and follow them over the bits that are live.
+        """Follow a group's pieces over the bits that are live.
+
+        Pieces that somebody else decoded are taken from there. If they do not fit, the
+        pieces are decoded here too, which says whether they, or something else, is wrong.
 
         Raises:
             CorruptObjectError: a piece is damaged.
             WrongBaseError: a piece does not fit the bits below it (P8 c).
             LiveWeightsError: two places of one tensor hold different bits.
+            WrongAnswerError: somebody else decoded a piece wrongly.
         """
+        # Large memory is looked at with numba; from now on small pieces are decoded with it too.
+        self._codec.kernels_for(self._largest_count)
         with self._workers.lend() as worker:
-            decoded = [_decode(worker, group, ref) for ref in group.pieces]
-            positions = _union(decoded)
-            held = self._gather(group, positions)
-            after = held.bits.copy()
-            for each in decoded:
-                _follow(worker, group, each, positions, held, after)
+            try:
+                return self._followed(worker, group, is_own=False)
+            except (CorruptObjectError, WrongBaseError) as error:
+                if all(ref.job.decoded is None for ref in group.pieces):
+                    raise
+                self._followed(worker, group, is_own=True)
+                raise WrongAnswerError(error.message) from error
+
+    def _followed(self, worker: PieceWorker, group: PieceGroup, *, is_own: bool) -> GroupChange:
+        run = _run_of(group, self._placement)
+        if run is not None:
+            return _followed_run(worker, group, run, is_own=is_own)
+        decoded = [_decode(worker, group, ref, is_own=is_own) for ref in group.pieces]
+        positions = _union(decoded)
+        held = self._gather(group, positions)
+        after = held.bits.copy()
+        for each in decoded:
+            _follow(worker, group, each, positions, held, after)
         return GroupChange(
             tuple(self._segments(group, positions, held, after)),
             positions.size,
@@ -151,11 +198,77 @@ class Evaluator:
         )
 
 
-def _decode(worker: PieceWorker, group: PieceGroup, ref: PieceRef) -> _Decoded:
+def _run_of(group: PieceGroup, placement: Placement) -> _Run | None:
+    """Where the only piece of a group lives, if that is one run of host memory."""
+    destinations = placement.by_tensor.get(group.members[0], ())
+    if len(group.pieces) != 1 or len(destinations) != 1:
+        return None
+    ref = group.pieces[0]
+    if isinstance(ref.place, BundlePlace):
+        return None
+    number, destination = destinations[0]
+    storage, extent = placement.storage_of(destination), destination.extent
+    first_index = group.first_index + group.first_unit(ref)
+    ahead_count = first_index - extent.first_index
+    is_one_run = (
+        isinstance(storage, HostStorage)
+        and ref.piece.width_bytes == storage.width_bytes
+        and extent.is_contiguous
+        and 0 <= ahead_count <= extent.unit_count - ref.piece.unit_count
+    )
+    if not is_one_run:
+        return None
+    assert isinstance(storage, HostStorage)
+    return _Run(number, destination.is_whole, storage, extent.base + ahead_count, first_index)
+
+
+def _followed_run(
+    worker: PieceWorker, group: PieceGroup, run: _Run, *, is_own: bool
+) -> GroupChange:
+    """Follow the only piece of a group over one run: the general way without its detours."""
+    ref = group.pieces[0]
+    sparse = _sparse(worker, ref, is_own=is_own)
+    change = run.storage.follow(run.first, sparse)
+    _check(worker, ref, sparse, (change.old_bits, change.new_bits), run.first_index)
+    lanes = None
+    if not run.is_whole:
+        lanes = np.array(ref.piece.lane_deltas, np.uint64)
+        if ref.piece.value_coding is ValueCoding.DENSE_BITS:
+            # Such a piece has the lanes of its new bits, and not what they add.
+            indices = sparse.positions.astype(np.int64) + run.first_index
+            lanes = _lane_deltas(indices, change.old_bits, change.new_bits)
+    segment = Segment(run.number, change, lanes)
+    return GroupChange((segment,), change.count, 0, sparse.size_bytes)
+
+
+def _sparse(worker: PieceWorker, ref: PieceRef, *, is_own: bool) -> SparseChange:
+    others = None if is_own else ref.job.decoded
     try:
-        sparse = worker.sparse(ref.piece)
+        return worker.sparse(ref.piece) if others is None else others.sparse(ref.number)
     except CorruptError as error:
         raise explained(error, ref.job, ref.place) from error
+
+
+def _check(
+    worker: PieceWorker,
+    ref: PieceRef,
+    sparse: SparseChange,
+    bits: tuple[Units, Units],
+    first_index: int,
+) -> None:
+    """Compare what a piece does to the bits below it with its digest difference (P8 c)."""
+    place = ref.place
+    starts = place.starts if isinstance(place, BundlePlace) else None
+    try:
+        worker.check_change(
+            ref.piece, sparse.positions, *bits, first_index=first_index, member_starts=starts
+        )
+    except CorruptError as error:
+        raise explained(error, ref.job, place) from error
+
+
+def _decode(worker: PieceWorker, group: PieceGroup, ref: PieceRef, *, is_own: bool) -> _Decoded:
+    sparse = _sparse(worker, ref, is_own=is_own)
     positions = sparse.positions.astype(np.int64) + group.first_unit(ref)
     return _Decoded(ref, sparse, positions)
 
@@ -200,19 +313,8 @@ def _follow(
     new_bits = each.sparse.after(before)
     # A piece that lives here in part has a digest difference that nobody here can compute.
     if held.is_here[at].all():
-        place = each.ref.place
-        starts = place.starts if isinstance(place, BundlePlace) else None
-        try:
-            worker.check_change(
-                each.ref.piece,
-                each.sparse.positions,
-                before,
-                new_bits,
-                first_index=group.first_index + group.first_unit(each.ref),
-                member_starts=starts,
-            )
-        except CorruptError as error:
-            raise explained(error, each.ref.job, place) from error
+        first_index = group.first_index + group.first_unit(each.ref)
+        _check(worker, each.ref, each.sparse, (before, new_bits), first_index)
     after[at] = new_bits
 
 

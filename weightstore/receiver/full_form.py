@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from weightstore.history.tensor_bits import DeltaBits, FullBits, VersionBits, gr
 from weightstore.receiver.live_extents import Extent
 from weightstore.receiver.live_storage import PART_UNIT_COUNT, lanes_of_part
 from weightstore.receiver.placement import Destination, Placement
-from weightstore.receiver.reports import Tally
+from weightstore.receiver.reports import Phase, Tally
 from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
 
@@ -59,7 +60,7 @@ class FullVersion:
                 found[number] = self.plan.last_table[destination.tensor_index]
                 continue
             lanes = NO_LANES
-            for part, units in _parts(self.bits, destination):
+            for part, units in self._parts(destination):
                 lanes = add_lanes(lanes, lanes_of_part(part, units))
             found[number] = lanes
         return found
@@ -83,7 +84,7 @@ class FullVersion:
         ):
             storage = placement.storage_of(destination)
             lanes = NO_LANES
-            for part, units in _parts(self.bits, destination):
+            for part, units in self._parts(destination, tally):
                 storage.write(part, units)
                 tally.wrote(units.size, units.nbytes)
                 if not destination.is_whole:
@@ -92,14 +93,25 @@ class FullVersion:
             found[number] = self.plan.last_table[destination.tensor_index] if is_whole else lanes
         return found
 
+    def _parts(
+        self, destination: Destination, tally: Tally | None = None
+    ) -> Iterator[tuple[Extent, Units]]:
+        if not destination.extent.unit_count:
+            return
+        # Reading, decoding and applying deltas are one thing here.
+        with nullcontext() if tally is None else tally.phase(Phase.FETCH):
+            units = self.bits.tensor(destination.tensor_index)
+        yield from parts_of(units, destination)
 
-def _parts(bits: VersionBits, destination: Destination) -> Iterator[tuple[Extent, Units]]:
-    """The units of a destination in canonical order, in parts of bounded size."""
-    extent = destination.extent
-    if not extent.unit_count:
-        return
-    units = bits.tensor(destination.tensor_index)
-    for part in extent.parts(PART_UNIT_COUNT):
+
+def parts_of(units: Units, destination: Destination) -> Iterator[tuple[Extent, Units]]:
+    """The units of a destination in canonical order, in parts of bounded size.
+
+    Args:
+        units: All units of its tensor.
+        destination: A place of it.
+    """
+    for part in destination.extent.parts(PART_UNIT_COUNT):
         strides = tuple(stride * units.itemsize for stride in part.index_strides)
         view = as_strided(units[part.first_index :], part.sizes, strides, writeable=False)
         yield part, np.ascontiguousarray(view).reshape(-1)

@@ -1,20 +1,22 @@
 """The serving gate: readers in blocks, one writer that stops them.
 
-A block is one engine step or one admission. While it is open, the weights are wholly the
-version that it was given; if the writer could not wait for its end, the block says so when
-it ends, and what was computed in it must be thrown away. (P4)
+A block is one engine step. While it is open, the weights are wholly the version that it was
+given; if the writer could not wait for its end, the block says so when it ends, and what was
+computed in it must be thrown away. (P4) An admission is a whole request, of many blocks: a
+writer waits for it only where it was told to write between requests.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weightstore.errors import Fact, NotReadyError
 from weightstore.ids import VersionId
 from weightstore.receiver.live_state import VersionRef
+from weightstore.receiver.serve_policy import CONTROLLER, Mode, ServePolicy, TailView
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +44,84 @@ class SampleVersions:
         return tuple(self._served)
 
 
-class ServingGate:
-    """Who may compute with the weights now. Safe from any thread; does no I/O."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one block or request asks for, on top of the receiver's policy.
 
-    def __init__(self) -> None:
+    Attributes:
+        exact: This version only.
+        at_least: This version or a newer one.
+        max_lag: At most so many versions behind the newest that was heard of.
+    """
+
+    exact: int | None = None
+    at_least: int | None = None
+    max_lag: int | None = None
+
+    def refusal(self, version: VersionId, newest: VersionId) -> str:
+        """Why a version will not do; empty where it will."""
+        if self.exact is not None and version != self.exact:
+            return f"version {version} is live, {self.exact} was asked for"
+        if self.at_least is not None and version < self.at_least:
+            return f"version {version} is live, at least {self.at_least} was asked for"
+        lag = newest - version
+        if self.max_lag is not None and lag > self.max_lag:
+            return (
+                f"version {version} is live, {lag} behind version {newest}; at most "
+                f"{self.max_lag} was asked for"
+            )
+        return ""
+
+
+ANYTHING = Wanted()
+"""Whatever the receiver's policy lets through."""
+
+
+class ServingGate:
+    """Who may compute with the weights now. Safe from any thread; does no I/O.
+
+    Args:
+        policy: What may be served of what is wholly there.
+        now_s: Monotonic time, for the policy.
+    """
+
+    def __init__(
+        self, policy: ServePolicy = CONTROLLER, now_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        self._policy = policy
+        self._now_s = now_s
         self._changed = threading.Condition()
         self._ref: VersionRef | None = None
         self._closed_because = "the receiver is empty"
         self._block_count = 0
         self._stop_count = 0
-        self._newest: VersionId | None = None
+        self._admission_count = 0
+        self._overrun_count = 0
+        self._drain_reasons: list[str] = []
+        self._view: TailView | None = None
 
     @property
     def open_version(self) -> VersionRef | None:
-        """The version that may be served; None while the gate is closed."""
+        """The version that the writer lets be served; None while it has closed the gate."""
         return self._ref
 
+    @property
+    def view(self) -> TailView | None:
+        """What was read of the tail; None before the first look."""
+        return self._view
+
     @contextmanager
-    def serving(
-        self, *, exact: int | None = None, at_least: int | None = None, max_lag: int | None = None
-    ) -> Iterator[VersionId]:
+    def serving(self, wanted: Wanted = ANYTHING) -> Iterator[VersionId]:
         """Hold the weights still for a block, or refuse.
 
-        Args:
-            exact: Serve this version only.
-            at_least: Serve this version or a newer one.
-            max_lag: Serve at most so many versions behind the newest that was heard of.
-
         Raises:
-            NotReadyError: at the beginning: empty, dirty, changing, or another version; at
-                the end: the weights changed inside the block.
+            NotReadyError: at the beginning: empty, dirty, changing, another version, or out of
+                policy; at the end: the weights changed inside the block, or it has outlived
+                what was read of the tail.
         """
         with self._changed:
-            ref = self._checked(exact, at_least, max_lag)
-            stop_count = self._stop_count
+            ref = self._checked(wanted)
+            stop_count, view = self._stop_count, self._view
             self._block_count += 1
         try:
             yield ref.version
@@ -83,13 +129,74 @@ class ServingGate:
             with self._changed:
                 self._block_count -= 1
                 was_stopped = self._stop_count != stop_count
+                is_overdue = not was_stopped and self._is_overdue(ref.version, view)
                 self._changed.notify_all()
-        if was_stopped:
+        if was_stopped or is_overdue:
+            why = (
+                f"the weights of version {ref.version} were changed inside a serving block"
+                if was_stopped
+                else f"a serving block of version {ref.version} outlived the look at the log that "
+                "it relied on"
+            )
             raise NotReadyError(
-                f"the weights of version {ref.version} were changed inside a serving block",
+                why,
                 do="Throw away what the block computed, and compute it again.",
                 facts={"version": ref.version},
             )
+
+    @contextmanager
+    def admitted(self, wanted: Wanted = ANYTHING) -> Iterator[SampleVersions]:
+        """Let a request in, or refuse; its steps are blocks of their own.
+
+        Raises:
+            NotReadyError: at the beginning: as `serving`, or a change waits for the requests
+                that are open; at the end: such a change could not wait any longer.
+        """
+        with self._changed:
+            if self._drain_reasons:
+                raise NotReadyError(
+                    f"no request is admitted: {self._drain_reasons[-1]}", facts=self._facts()
+                )
+            ref = self._checked(wanted)
+            overrun_count = self._overrun_count
+            self._admission_count += 1
+        try:
+            yield SampleVersions()
+        finally:
+            with self._changed:
+                self._admission_count -= 1
+                was_overrun = self._overrun_count != overrun_count
+                self._changed.notify_all()
+        if was_overrun:
+            raise NotReadyError(
+                f"the weights were changed inside a request that began with version {ref.version}",
+                do="Throw the request's result away, and compute it again.",
+                facts={"version": ref.version},
+            )
+
+    @contextmanager
+    def drained(self, reason: str, timeout_s: float) -> Iterator[bool]:
+        """Admit no request inside, and wait first for those that are open, but not for ever.
+
+        Open requests go on serving their steps. The wait ends early where the policy lets none
+        of these steps through: those requests could not end. Requests that are still open then
+        raise when they end.
+
+        Yields:
+            Whether all had ended.
+        """
+        with self._changed:
+            self._drain_reasons.append(reason)
+        try:
+            with self._changed:
+                self._changed.wait_for(self._need_not_drain, timeout_s)
+                all_ended = not self._admission_count
+                self._overrun_count += 0 if all_ended else 1
+            yield all_ended
+        finally:
+            with self._changed:
+                self._drain_reasons.remove(reason)
+                self._changed.notify_all()
 
     def close(self, reason: str, timeout_s: float) -> bool:
         """Let no new block begin and wait for open ones, but not for ever.
@@ -102,6 +209,7 @@ class ServingGate:
         with self._changed:
             self._ref = None
             self._closed_because = reason
+            self._changed.notify_all()
             all_ended = self._changed.wait_for(lambda: self._block_count == 0, timeout_s)
             self._stop_count += 1
             return all_ended
@@ -116,29 +224,51 @@ class ServingGate:
             self._ref = ref
             self._changed.notify_all()
 
-    def hear_of(self, newest: VersionId | None) -> None:
-        """Note the newest committed version, for `max_lag`."""
+    def hear(self, view: TailView) -> None:
+        """Note a look at the tail of the log, of any thread."""
         with self._changed:
-            if newest is not None:
-                self._newest = max(newest, self._newest or newest)
+            self._view = view if self._view is None else self._view.joined(view)
+            self._changed.notify_all()
 
-    def _checked(self, exact: int | None, at_least: int | None, max_lag: int | None) -> VersionRef:
+    def refusal(self, wanted: Wanted = ANYTHING) -> str:
+        """Why a block could not begin now; empty where it could."""
+        with self._changed:
+            return self._refused(wanted)
+
+    def _checked(self, wanted: Wanted) -> VersionRef:
+        reason = self._refused(wanted)
+        ref = self._ref
+        if reason or ref is None:
+            raise NotReadyError(reason, facts=self._facts())
+        return ref
+
+    def _refused(self, wanted: Wanted) -> str:
         ref = self._ref
         if ref is None:
-            raise NotReadyError(f"no version may be served: {self._closed_because}")
-        version = ref.version
-        facts: dict[str, Fact] = {"version": version}
-        if exact is not None and version != exact:
-            raise NotReadyError(f"version {version} is live, {exact} was asked for", facts=facts)
-        if at_least is not None and version < at_least:
-            raise NotReadyError(
-                f"version {version} is live, at least {at_least} was asked for", facts=facts
-            )
-        newest = self._newest or version
-        if max_lag is not None and newest - version > max_lag:
-            raise NotReadyError(
-                f"version {version} is live, {newest - version} behind version {newest}; at most "
-                f"{max_lag} was asked for",
-                facts={**facts, "newest": newest},
-            )
-        return ref
+            return f"no version may be served: {self._closed_because}"
+        version, view = ref.version, self._view
+        newest = view.newest if view else None
+        return self._out_of_policy(version, view) or wanted.refusal(version, newest or version)
+
+    def _out_of_policy(self, version: VersionId, view: TailView | None) -> str:
+        return self._policy.refusal(version, view=view, now_s=self._now_s())
+
+    def _is_overdue(self, version: VersionId, begun_under: TailView | None) -> bool:
+        """Whether a block that ends now relied on the tail for too long.
+
+        A process may be stopped inside a block for any time. What the block has computed
+        counts if the look that it began under still does, or a later one says the same.
+        """
+        return self._policy.mode is Mode.ACTIVE and all(
+            self._out_of_policy(version, view) for view in (begun_under, self._view)
+        )
+
+    def _need_not_drain(self) -> bool:
+        return not self._admission_count or bool(self._refused(ANYTHING))
+
+    def _facts(self) -> dict[str, Fact]:
+        return {
+            "version": self._ref.version if self._ref else None,
+            "newest": self._view.newest if self._view else None,
+            "active": self._view.active if self._view else None,
+        }

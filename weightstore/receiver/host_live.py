@@ -38,7 +38,7 @@ def place_arrays(
         for misfit in _misfits(schema, name, target, boxes)
     ]
     if misfits:
-        raise mismatch(misfits)
+        raise mismatch(misfits, _what_to_do(schema, arrays, boxes))
     live = [
         _live(name, units, _box(schema, name, boxes) if name in schema else None)
         for name, units in arrays.items()
@@ -76,6 +76,22 @@ def _misfits(schema: Schema, name: str, target: Units | HostTensor, boxes: Boxes
         yield f"dtype: {name!r} has units of {units.dtype}, not {spec.dtype.unit_dtype}"
     if units.shape != (box.unit_count,):
         yield f"shape: {name!r} has units of shape {units.shape}, not ({box.unit_count},)"
+
+
+def _what_to_do(schema: Schema, arrays: Mapping[str, Units], boxes: Boxes) -> str:
+    """Another view for arrays that are of the right size, else another model."""
+    for name, units in arrays.items():
+        if name not in schema or not units.flags.c_contiguous:
+            continue  # flattened it would be a copy, which nobody serves
+        dtype = schema.tensors[schema.index_of(name)].dtype.unit_dtype
+        count = _box(schema, name, boxes).unit_count
+        is_bits = (units.dtype, units.shape) == (dtype, (count,))
+        if not is_bits and units.nbytes == count * dtype.itemsize:
+            return (
+                "Give flat arrays of bits in the same memory, such as "
+                f"`array.reshape(-1).view(np.{dtype})` for {name!r}; or give torch tensors."
+            )
+    return "Build the model from this checkpoint's configuration, or choose another version."
 
 
 def _live(name: str, units: Units, box: Box | None) -> LiveTensor:

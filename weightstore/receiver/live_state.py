@@ -27,6 +27,7 @@ __all__ = [
     "finish",
     "held_version",
     "soil",
+    "why_unknown",
 ]
 
 
@@ -78,6 +79,8 @@ class Way(enum.Enum):
     """A staged change is written over the units that differ."""
     STREAMED = "streamed"
     """The change does not fit the pool: it goes piece by piece into place while closed."""
+    OVERWRITE = "overwrite"
+    """A mixture that a cut change left is overwritten where it may differ, from the store."""
     FULL = "full"
     """The whole version is written in place."""
 
@@ -135,6 +138,11 @@ def finish(live: Live) -> Whole:
 def soil(live: Live, reason: str) -> Live:
     """Give up what is known; an empty memory stays empty."""
     return live if isinstance(live, Empty) else Dirty(reason)
+
+
+def why_unknown(live: Live) -> str:
+    """Why nothing is known of the live weights, in words."""
+    return f"dirty: {live.reason}" if isinstance(live, Dirty) else "the receiver is empty"
 
 
 def held_version(live: Live) -> VersionRef | None:

@@ -16,6 +16,7 @@ from weightstore.codec.blocked import BlockedChange
 from weightstore.codec.kernels import kernels_for
 from weightstore.codec.lanes import NO_LANES, Lanes, Units, add_lanes
 from weightstore.codec.live_kernels import LiveKernels, live_kernels_for
+from weightstore.codec.sparse import SparseChange
 from weightstore.receiver.live_extents import Extent
 
 PART_UNIT_COUNT = 4 * 1024 * 1024
@@ -112,6 +113,16 @@ class HostStorage:
         bits: Units = np.empty(places.size, self._units.dtype)
         self._kernels.gather(self._units, places, bits)
         return bits
+
+    def follow(self, first: int, change: SparseChange, /) -> BlockedChange:
+        """What a change would do to a run of this memory. Writes nothing there.
+
+        Args:
+            first: The unit that is position 0 of the change; all positions lie within the
+                memory.
+            change: Of units of this width.
+        """
+        return self._kernels.follow(self._units, first, change)
 
     def scatter(self, change: BlockedChange, /, *, redo: bool) -> ScatterCounts:
         """See `LiveStorage`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
-from weightstore.errors import InputRefusedError, LiveWeightsError, WrongBaseError
+from weightstore.arguments import counted
+from weightstore.errors import CorruptError, InputRefusedError, LiveWeightsError, WrongBaseError
 from weightstore.format.records import VersionRecord
 from weightstore.history.delta_path import DeltaPath, NoDeltaPath
 from weightstore.receiver.delta_work import LiveTables
 from weightstore.receiver.gate import ServingGate
 from weightstore.receiver.live_state import (
+    Applying,
     Building,
     Dirty,
     Empty,
@@ -24,11 +27,13 @@ from weightstore.receiver.live_state import (
     finish,
     held_version,
     soil,
+    why_unknown,
 )
+from weightstore.receiver.overwrite_step import Mixture
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.reports import Phase, RefitReport, Tally
 from weightstore.receiver.rolling_scan import damaged_tensors
-from weightstore.receiver.steps import ChangeStep, Step, StepMaker, StreamStep
+from weightstore.receiver.steps import ChangeStep, FullStep, Step, StepMaker, StreamStep
 
 Callback = Callable[[VersionRef], None]
 
@@ -46,8 +51,11 @@ class LiveWeights:
         live: What the memory holds.
         staged: What is ready to be written.
         target: The version that was last there or on its way; None before the first.
+        mixture: What a change that was cut has left, as long as that is known; it outlives the
+            staged change.
         done_count: Times that a version came into place.
         callbacks: Called after each change of version, before the gate opens.
+        before_drop: Called before a version that is ready is given up.
     """
 
     def __init__(
@@ -60,8 +68,10 @@ class LiveWeights:
         self.live: Live = Empty()
         self.staged: Staged = NothingStaged()
         self.target: VersionRef | None = None
+        self.mixture: Mixture | None = None
         self.done_count = 0
         self.callbacks: list[Callback] = []
+        self.before_drop: Callable[[], None] = lambda: None
         self._tables: LiveTables | None = None
         self._step: Step | None = None
         self._undo: tuple[Ready, ChangeStep] | None = None
@@ -77,10 +87,30 @@ class LiveWeights:
         return held_version(self.live)
 
     @property
+    def tables(self) -> LiveTables | None:
+        """What is known of the version that is wholly there, or was just written."""
+        return None if isinstance(self.live, Empty | Dirty) else self._tables
+
+    @property
+    def step(self) -> Step | None:
+        """What writes the staged version; None where nothing has to be written."""
+        return self._step
+
+    @property
     def is_cut(self) -> bool:
         """Whether a staged change was cut on its way in, and heals what it left."""
         is_ready = isinstance(self.live, Dirty) and isinstance(self.staged, Ready)
         return is_ready and isinstance(self._step, ChangeStep)
+
+    def ready(self) -> Ready:
+        """What is ready to be applied.
+
+        Raises:
+            InputRefusedError: nothing is.
+        """
+        if not isinstance(self.staged, Ready):
+            raise InputRefusedError("nothing is staged", do="Call stage or refit.")
+        return self.staged
 
     def stage(self, record: VersionRecord, tally: Tally) -> Ready:
         """Make a version ready, unless it is already. Writes no live memory.
@@ -98,7 +128,7 @@ class LiveWeights:
         self.drop()
         self._check_addresses()
         if held is None:
-            tally.reason = _said(self.live)
+            tally.reason = why_unknown(self.live)
         self.staged = Building(target)
         try:
             way = self._maker.way(record, held, tally)
@@ -120,31 +150,110 @@ class LiveWeights:
             LiveWeightsError: live memory did not hold what it should.
             CorruptError: a version that is written whole or streamed is damaged.
         """
-        ready, step, base = self.staged, self._step, self.held
-        if not isinstance(ready, Ready):
-            raise InputRefusedError("nothing is staged", do="Call stage or refit.")
+        ready, step, held = self.ready(), self._step, self.held
         is_redo = self.is_cut
-        if step is not None:
-            self._check_addresses()
-            with tally.phase(Phase.WAIT):
-                reason = f"version {ready.target.version} is being applied"
-                self._gate.close(reason, self._block_timeout_s)
+        if step is None:
+            self._end()
+        else:
+            self.close_for_apply(tally)
             with tally.phase(Phase.PAUSE):
-                self._write(ready, step, tally, is_redo=is_redo)
-        self.staged, self._step = NothingStaged(), None
-        self.done_count += 1
+                self.write_staged(tally)
+                self.resume_after(tally)
+                self.open_after()
+        base = held or ready.base
+        version, size = base.version if base else None, self.placement.size_bytes
         return tally.report(
-            base.version if base else None,
-            ready.target.version,
-            ready.way,
-            full_bytes=self.placement.size_bytes,
-            is_redo=is_redo,
+            version, ready.target.version, ready.way, full_bytes=size, is_redo=is_redo
         )
 
+    def close_for_apply(self, tally: Tally) -> None:
+        """Stop readers; the first of the parts of `apply`, for ranks that take them together.
+
+        Raises:
+            InputRefusedError: nothing is ready.
+            LiveWeightsError: the live tensors were moved; nothing is ready any more.
+        """
+        ready = self.ready()
+        self._check_addresses()
+        with tally.phase(Phase.WAIT):
+            self.close(f"version {ready.target.version} is being applied")
+
+    def close(self, reason: str) -> None:
+        """Stop readers over whatever is there."""
+        self._gate.close(reason, self._block_timeout_s)
+
+    def write_staged(self, tally: Tally) -> None:
+        """Write what is ready, behind the closed gate: `live` is applying until `resume_after`.
+
+        After a crash or an error: dirty; a change that is still staged is written again.
+
+        Raises:
+            InputRefusedError, LiveWeightsError, CorruptError: as `apply`.
+        """
+        ready, step, is_redo = self.ready(), self._step, self.is_cut
+        if step is None:
+            return
+        with self.cut_by_errors(ready, step):
+            self.live, self.target, self._tables = begin(self.live, ready), ready.target, None
+            with tally.phase(Phase.APPLY):
+                self._tables = step.write(tally, is_redo=is_redo)
+            self._maker.seat_once(step.placement)
+
+    def resume_after(self, tally: Tally) -> None:
+        """Take what was written for what is there, and call the callbacks.
+
+        After a crash or an error: dirty, as after a write that was cut.
+        """
+        ready, step = self.ready(), self._step
+        with self.cut_by_errors(ready, step):
+            self.settle()
+            with tally.phase(Phase.RESUME):
+                for callback in self.callbacks:
+                    callback(ready.target)
+
+    def open_after(self) -> None:
+        """Let readers in to what was written; the last of the parts of `apply`."""
+        ready, step = self.ready(), self._step
+        assert self.held == ready.target, (self.live, ready)
+        if step is not None:
+            self.mixture = None
+            self._undo = (ready, step) if isinstance(step, ChangeStep) else None
+        self._gate.open(ready.target)
+        self._end()
+
+    def settle(self) -> None:
+        """Take what was wholly written for what is there, with the gate as it is."""
+        if isinstance(self.live, Applying) and self._tables is not None:
+            self.live = finish(self.live)
+
+    def stage_again(self, record: VersionRecord, tally: Tally) -> Ready:
+        """As `stage`, but a change to this version that was begun is kept, to be redone.
+
+        Raises:
+            As `stage`.
+        """
+        target, ready = VersionRef.of(record), self.staged
+        if isinstance(ready, Ready) and ready.target == target and ready.base is not None:
+            if isinstance(self.live, Applying) and isinstance(self._step, ChangeStep):
+                self.live = soil(self.live, "another rank did not get as far")
+            if self.is_cut:
+                return ready
+        self.settle()
+        return self.stage(record, tally)
+
     def finish_cut(self, tally: Tally) -> RefitReport | None:
-        """Write a change again that was cut; None if there is none, or it is of no use."""
+        """Bring in the version that a cut change was about; None if nothing but all of it helps.
+
+        The staged change is written again. If it is lost, an overwrite set takes its place,
+        as long as it is known what the mixture is one of.
+
+        After a crash or an error: as `apply`.
+
+        Raises:
+            UnavailableError: the store cannot be read now, and nothing is staged.
+        """
         if not self.is_cut:
-            return None
+            return self._overwrite(tally)
         try:
             return self.apply(tally)
         except LiveWeightsError:
@@ -157,25 +266,23 @@ class LiveWeights:
         Raises:
             InputRefusedError: no old bits are kept.
         """
-        cut = (self.staged, self._step) if self.is_cut else (None, None)
-        ready, step = cut if self.is_cut else self._undo or (None, None)
+        ready, step = (self.staged, self._step) if self.is_cut else self._undo or (None, None)
         if not (isinstance(ready, Ready) and isinstance(step, ChangeStep) and ready.base):
             raise InputRefusedError(
                 "no bits of the version before are kept", do="Refit to that version."
             )
-        self.staged = Ready(ready.target, ready.base, Way.CHANGE)
-        self._step = step.reversed()
+        self._step, self.staged = step.reversed(), Ready(ready.target, ready.base, Way.CHANGE)
 
     def adopt(self, record: VersionRecord, tally: Tally) -> VersionRef:
         """Take what is live for a version, after a full scan.
 
         Raises:
             WrongBaseError: it is not; names the tensors.
+            LiveWeightsError: the live tensors were moved.
         """
         ref = VersionRef.of(record)
-        self._check_addresses()
-        tables = self._maker.expected(record)
-        names = self._damaged(range(len(self.placement.destinations)), tables, tally)
+        placement, tables = self._maker.expected(record)
+        names = self._damaged(placement, range(len(placement.destinations)), tables, tally)
         if names:
             raise WrongBaseError(
                 f"the live weights are not {ref}: {len(names)} tensors, the first "
@@ -184,6 +291,8 @@ class LiveWeights:
                 facts={"version": ref.version, "expected": ref.digest, "tensors": names},
             )
         self.drop()
+        self.mixture = None
+        self._maker.seat_once(placement)
         self.live, self._tables, self.target = Whole(ref), tables, ref
         self._gate.open(ref)
         return ref
@@ -191,9 +300,10 @@ class LiveWeights:
     def look_at(self, numbers: list[int], tally: Tally) -> tuple[str, ...]:
         """Names of tensors that are not what is known of them; any makes dirty."""
         assert self._tables is not None
-        names = self._damaged(numbers, self._tables, tally)
+        names = self._damaged(self.placement, numbers, self._tables, tally)
         if names:
-            self.soil(f"a scan found {len(names)} tensors changed, the first {names[0]!r}")
+            found = counted(len(names), "tensor")
+            self.soil(f"a scan found {found} changed, the first {names[0]!r}")
         return names
 
     def next_share(self) -> list[int]:
@@ -202,14 +312,19 @@ class LiveWeights:
 
     def soil(self, reason: str) -> None:
         """Give up what is known, and everything that was staged on top of it."""
-        self.drop()
+        self.mixture = self._tables = None
         self.live = soil(self.live, reason)
-        self._tables = None
         self._gate.shut(reason)
+        # Last: others are told first, which takes time or fails, and nobody serves meanwhile. (P4)
+        self.drop()
 
     def drop(self) -> None:
         """Forget what is staged, and the old bits of the last change."""
-        self.staged, self._step, self._undo = NothingStaged(), None, None
+        try:
+            if isinstance(self.staged, Ready):
+                self.before_drop()
+        finally:
+            self.staged, self._step, self._undo = NothingStaged(), None, None
 
     def reopen(self) -> None:
         """Open the gate if it was left closed over a version that is wholly there."""
@@ -226,33 +341,52 @@ class LiveWeights:
             self.soil(error.message)
             raise
 
-    def _write(self, ready: Ready, step: Step, tally: Tally, *, is_redo: bool) -> None:
+    def _end(self) -> None:
+        self.staged, self._step = NothingStaged(), None
+        self.done_count += 1
+
+    @contextmanager
+    def cut_by_errors(self, ready: Ready, step: Step | None) -> Iterator[None]:
+        """Note what goes wrong inside; what can be written again stays."""
         try:
-            self.live, self.target = begin(self.live, ready), ready.target
-            with tally.phase(Phase.APPLY):
-                self._tables = step.write(tally, is_redo=is_redo)
-            self._maker.seat_of(step)
-            self.live = finish(self.live)
-            with tally.phase(Phase.RESUME):
-                for callback in self.callbacks:
-                    callback(ready.target)
+            yield
         except BaseException as error:
-            self._cut(step, error)
+            if isinstance(error, LiveWeightsError) or isinstance(step, FullStep | None):
+                self.mixture = None
+            elif isinstance(step, ChangeStep | StreamStep) and ready.base is not None:
+                self.mixture = Mixture(ready.base, ready.target, step.before)
+            reason = f"an apply was cut: {error}"
+            self.live = soil(self.live, reason)
+            self._gate.shut(reason)
+            if isinstance(step, StreamStep) or isinstance(error, LiveWeightsError):
+                self.drop()
             raise
-        self._undo = (ready, step) if isinstance(step, ChangeStep) else None
-        self._gate.open(ready.target)
 
-    def _cut(self, step: Step, error: BaseException) -> None:
-        """Note that something went wrong on the way; what can be written again stays."""
-        reason = f"an apply was cut: {error}"
-        if isinstance(step, StreamStep) or isinstance(error, LiveWeightsError):
+    def _overwrite(self, tally: Tally) -> RefitReport | None:
+        """Write an overwrite set over a mixture; None if there is none, or it is of no use."""
+        mixture = self.mixture
+        if mixture is None or not isinstance(self.live, Dirty):
+            return None
+        step = self._maker.overwrite(mixture, tally)
+        if step is not None:
             self.drop()
-        self.live = soil(self.live, reason)
-        self._gate.shut(reason)
+            self._step = step
+            self.staged = Ready(mixture.base, mixture.target, Way.OVERWRITE)
+            tally.reason = f"the change from {mixture.base} was cut, and what was staged is lost"
+            try:
+                return self.apply(tally)
+            except CorruptError as error:
+                tally.reason = f"the overwrite set from {mixture.base}: {error.message}"
+        self.soil(tally.reason)
+        return None
 
-    def _damaged(self, numbers: Sequence[int], tables: LiveTables, tally: Tally) -> tuple[str, ...]:
+    def _damaged(
+        self, placement: Placement, numbers: Sequence[int], tables: LiveTables, tally: Tally
+    ) -> tuple[str, ...]:
+        # Memory that the model has left would still look right. (P8)
+        self._check_addresses()
         with tally.phase(Phase.VERIFY):
-            return damaged_tensors(self.placement, numbers, tables.lanes, self._thread_count)
+            return damaged_tensors(placement, numbers, tables.lanes, self._thread_count)
 
     def _check_addresses(self) -> None:
         try:
@@ -260,8 +394,3 @@ class LiveWeights:
         except LiveWeightsError as error:
             self.soil(error.message)
             raise
-
-
-def _said(live: Live) -> str:
-    """Why nothing is known of the live weights, in words."""
-    return f"dirty: {live.reason}" if isinstance(live, Dirty) else "the receiver is empty"

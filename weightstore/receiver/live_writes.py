@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weightstore.errors import LiveWeightsError
 from weightstore.receiver.change import StagedChange
 from weightstore.receiver.placement import Placement
-from weightstore.receiver.reports import Tally
+from weightstore.receiver.reports import Phase, Tally
 from weightstore.receiver.rolling_scan import damaged_tensors
 
 
@@ -69,7 +69,8 @@ def check_lanes(
     Raises:
         LiveWeightsError: some differ; names their tensors.
     """
-    names = damaged_tensors(placement, numbers, expected, thread_count)
+    with tally.phase(Phase.VERIFY):
+        names = damaged_tensors(placement, numbers, expected, thread_count)
     if names:
         raise LiveWeightsError(
             f"{len(names)} tensors, the first {names[0]!r}, do not have the digests of the "

@@ -24,9 +24,17 @@ from weightstore.settings import Limits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceRef:
-    """A piece, the pack that it is of, and the units that it changes."""
+    """A piece, the pack that it is of, and the units that it changes.
+
+    Attributes:
+        job: The pack.
+        number: Of the piece in the pack.
+        place: Which units.
+        piece: The piece.
+    """
 
     job: PackJob
+    number: int
     place: PiecePlace
     piece: Piece
 
@@ -100,7 +108,7 @@ def booked_pieces(
             is_bundle = isinstance(place, BundlePlace)
             counts = job.reader.member_changed_counts(index) if is_bundle else None
             ledger.add(place, piece, counts)
-            refs.append(PieceRef(job, place, piece))
+            refs.append(PieceRef(job, index, place, piece))
         yield refs
     extents.settle()
     ledger.settle()

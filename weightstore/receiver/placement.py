@@ -193,15 +193,18 @@ def box_of(
     return shape, Box.whole(shape)
 
 
-def mismatch(problems: Iterable[str]) -> SchemaMismatchError:
-    """The error that lists everything that does not fit."""
+def mismatch(
+    problems: Iterable[str],
+    do: str = "Build the model from this checkpoint's configuration, or choose another version.",
+) -> SchemaMismatchError:
+    """The error that lists everything that does not fit, with what to do."""
     listed = tuple(problems)
     shown = "".join(f"\n  {line}" for line in listed[:_LISTED_COUNT])
     more = len(listed) - _LISTED_COUNT
     return SchemaMismatchError(
         f"the live tensors do not fit the version; nothing was written:{shown}"
         + (f"\n  and {more} more" if more > 0 else ""),
-        do="Build the model from this checkpoint's configuration, or choose another version.",
+        do=do,
         facts={"problems": listed},
     )
 

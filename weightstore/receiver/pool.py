@@ -43,6 +43,11 @@ class Pool:
         """Bytes that fit."""
         return self._buffer.size
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that still fit."""
+        return self._buffer.size - self.used_bytes
+
     def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
         """An array of `count` entries, with whatever was in it before.
 

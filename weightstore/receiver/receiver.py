@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import get_args
 
 from weightstore import arguments
-from weightstore.clock import Clock
+from weightstore.clock import Clock, Entropy, SystemEntropy
 from weightstore.codec.codec import PieceCodec
-from weightstore.errors import LiveWeightsError, NotReadyError
 from weightstore.format.canonical import MAX_INTEGER
-from weightstore.format.records import VersionRecord
 from weightstore.ids import VersionId
 from weightstore.layout.schema import Schema
-from weightstore.receiver.gate import ServingGate
-from weightstore.receiver.live_state import Live, Ready, Staged, VersionRef, Way, Whole
+from weightstore.receiver.feeds import feed_of
+from weightstore.receiver.follower import Follower
+from weightstore.receiver.gate import SampleVersions, ServingGate, Wanted
+from weightstore.receiver.live_check import LiveCheck
+from weightstore.receiver.live_state import Live, Ready, Staged, VersionRef
 from weightstore.receiver.live_weights import Callback, LiveWeights
+from weightstore.receiver.membership import Membership, Standing
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.pool import Pool
 from weightstore.receiver.receiver_settings import ReceiverSettings
-from weightstore.receiver.reports import Phase, RefitReport, Tally
+from weightstore.receiver.receiver_status import ReceiverStatus, ReportCallback, make_status
+from weightstore.receiver.refits import At, Refits
+from weightstore.receiver.reports import RefitReport
+from weightstore.receiver.serve_policy import TailView
 from weightstore.receiver.steps import StepMaker
 from weightstore.receiver.version_source import VersionSource
 
@@ -34,10 +39,11 @@ class Receiver:
     Args:
         source: The store.
         place: Plans where the tensors of a schema live; called again for another schema.
-        clock: For times in reports.
+        clock: For the policy, and for times in reports.
         settings: Of this receiver.
         make_pool: Takes the memory for staged changes.
         codec: Kernels to use; None takes those of the process.
+        entropy: For the id under which it follows; None takes the system's.
 
     Raises:
         VersionNotFoundError: the store holds no version yet, so that nothing says which
@@ -54,18 +60,27 @@ class Receiver:
         settings: ReceiverSettings | None = None,
         make_pool: Callable[[int], Pool] = Pool.of_size,
         codec: PieceCodec | None = None,
+        entropy: Entropy | None = None,
     ) -> None:
         self.settings = settings or ReceiverSettings()
         self._source = source
         self._clock = clock
-        self._lock = threading.RLock()
-        self._gate = ServingGate()
+        self._entropy = entropy or SystemEntropy()
+        self._gate = ServingGate(self.settings.policy, clock.monotonic_s)
         self._weights = LiveWeights(
-            StepMaker(source, place, self.settings, make_pool, codec),
+            StepMaker(
+                source,
+                place,
+                self.settings,
+                make_pool,
+                codec,
+                feed_of(source, self.settings, clock),
+            ),
             self._gate,
             thread_count=source.settings.thread_count,
             block_timeout_s=self.settings.block_timeout_s,
         )
+        self._refits = Refits(source, self._weights, self._gate, clock, self.settings)
 
     @property
     def live(self) -> Live:
@@ -84,9 +99,28 @@ class Receiver:
         return held.version if held else None
 
     @property
+    def view(self) -> TailView | None:
+        """What was read of the log's tail; None before the first look."""
+        return self._gate.view
+
+    @property
     def placement(self) -> Placement:
         """Where the tensors live."""
         return self._weights.placement
+
+    def status(self) -> ReceiverStatus:
+        """Everything that is known of the receiver now; waits for nothing."""
+        # In this order: a version goes from staged to live, and must not be missed in between.
+        staged, live = self.staged, self.live
+        return make_status(
+            self.settings.mode,
+            live,
+            staged,
+            self.view,
+            self._clock.monotonic_s(),
+            reporter=self._refits.reporter,
+            why_not=self._gate.refusal(),
+        )
 
     @contextmanager
     def serving(
@@ -96,7 +130,7 @@ class Receiver:
         min: int | None = None,  # noqa: A002 -- the word of requests that ask for it
         max_lag: int | None = None,
     ) -> Iterator[VersionId]:
-        """Compute with the weights for one engine step or one admission.
+        """Compute with the weights for one engine step.
 
         Args:
             exact: This version only.
@@ -105,16 +139,46 @@ class Receiver:
 
         Raises:
             InputRefusedError: an argument is no whole number from 0.
-            NotReadyError: at the beginning or, if the weights were changed inside, at the
-                end; then what was computed must be thrown away.
+            NotReadyError: at the beginning: nothing is wholly there, another version than was
+                asked for, or one that the mode does not let through; at the end, if the weights
+                were changed inside: then what was computed must be thrown away.
         """
-        wanted = (
-            _version_or_none(exact, "exact"),
-            _version_or_none(min, "min"),
-            _version_or_none(max_lag, "max_lag"),
-        )
-        with self._gate.serving(exact=wanted[0], at_least=wanted[1], max_lag=wanted[2]) as version:
+        with self._gate.serving(_wanted(exact, min, max_lag)) as version:
             yield version
+
+    @contextmanager
+    def admitted(
+        self,
+        *,
+        exact: int | None = None,
+        min: int | None = None,  # noqa: A002 -- as of `serving`
+        max_lag: int | None = None,
+    ) -> Iterator[SampleVersions]:
+        """Let a whole request in; each of its engine steps is a `serving` block of its own.
+
+        A refit with `at="idle"` waits for the end of open requests and admits no new ones
+        meanwhile; one with `at="step"` does not care, and the request's sample then has several
+        versions.
+
+        Args:
+            exact: As of `serving`, when the request comes.
+            min: As of `serving`, when the request comes.
+            max_lag: As of `serving`, when the request comes.
+
+        Yields:
+            What to note the version of each step in: the versions of the request's sample.
+
+        Raises:
+            InputRefusedError, NotReadyError: as `serving`; or a refit waits.
+        """
+        with self._gate.admitted(_wanted(exact, min, max_lag)) as sample:
+            yield sample
+
+    @contextmanager
+    def exclusive(self) -> Iterator[LiveWeights]:
+        """Hold the weights for one that takes an apply apart: a rank of an engine."""
+        with self._refits.lock:
+            yield self._weights
 
     def on_applied(self, callback: Callback) -> None:
         """Call a function after each change of version, before anything is served with it.
@@ -122,8 +186,43 @@ class Receiver:
         It is called again if it raises and the refit is repeated.
         """
         arguments.function(callback, "callback")
-        with self._lock:
+        with self._refits.lock:
             self._weights.callbacks.append(callback)
+
+    def on_report(self, callback: ReportCallback) -> None:
+        """Call a function with the report of each refit, done or failed, outside the pause.
+
+        What it raises is logged and changes nothing.
+        """
+        self._refits.reporter.add(arguments.function(callback, "callback"))
+
+    def poll(self) -> TailView:
+        """Look at the tail of the log: what is newest and what is active.
+
+        In the mode `active` a receiver serves only for `max_staleness_s` after a look; a
+        follower looks by itself.
+
+        Raises:
+            UnavailableError, CorruptLogError: it cannot be read; earlier looks still count.
+        """
+        return self._refits.look()
+
+    def follow(self, *, at: At = "step") -> Follower:
+        """Follow the log by itself: as a context in the background, or `follow().run()`.
+
+        In the mode `active` the newest version is staged while the engine serves, and applied
+        when an activation names it; in `latest` each new version is applied; in `controller`
+        refits stay the caller's. Others see the receiver under `receivers/` meanwhile.
+
+        Args:
+            at: As of `refit`.
+
+        Raises:
+            InputRefusedError: the receiver is followed already.
+        """
+        arguments.choice(at, "at", get_args(At))
+        membership = self._refits.follow(self._new_membership)
+        return Follower(self, membership, self._clock, at=at, on_close=self._refits.unfollow)
 
     def stage(self, selector: int | str = "latest") -> Ready:
         """Make a version ready while the engine serves. Writes no live memory.
@@ -135,69 +234,61 @@ class Receiver:
             LiveWeightsError: live memory was changed or moved by somebody else.
             SchemaMismatchError: the version has other tensors than live here.
             VersionGoneError, VersionNotFoundError, CorruptError: of the version.
+            UnavailableError: others were told of the version that is staged now, and that
+                cannot be taken back; it stays staged.
         """
-        with self._lock:
-            tally = self._new_tally()
-            return self._weights.stage(self._find(selector, tally), tally)
+        return self._refits.stage(selector)
 
-    def apply(self) -> RefitReport:
+    def apply(self, *, at: At = "step") -> RefitReport:
         """Write what is staged: the engine does not serve meanwhile.
 
-        After a crash or an error: the receiver is dirty and does not serve. Calling `apply`,
-        `refit` or `recover` again heals it, any number of times. (P5)
+        After a crash or an error: the receiver is dirty and does not serve. Calling `refit` or
+        `recover` heals it, any number of times; `apply` too, while it is still staged. (P5)
+
+        Args:
+            at: As of `refit`.
 
         Raises:
             InputRefusedError: nothing is staged.
             LiveWeightsError: live memory did not hold what it should.
-            CorruptError: a version that is written whole or streamed is damaged.
+            CorruptError, VersionGoneError: of a version that is written whole or streamed.
         """
-        with self._lock:
-            return self._apply(self._new_tally())
+        return self._refits.apply(at)
 
-    def refit(self, selector: int | str = "latest") -> RefitReport:
+    def refit(self, selector: int | str = "latest", *, at: At = "step") -> RefitReport:
         """Bring a version into place, whatever was there.
 
         A change that was cut is finished first. Of several threads that refit at once the
-        newest version wins, and those that waited with an older one do nothing.
+        newest version wins, in the mode `active` the one that is active, and those that waited
+        with another one do nothing. A version that is staged, given by its number, is applied
+        without the store; for any other a share of all elements is looked at first.
 
         After a crash or an error: as `apply`.
 
+        Args:
+            selector: The version.
+            at: `step` closes the gate between two engine steps, with requests in flight;
+                `idle` first waits for admitted requests, for `block_timeout_s` at most, and
+                lets no new ones in. What did not end in time raises when it ends.
+
         Raises:
-            WrongBaseError, LiveWeightsError, SchemaMismatchError, VersionGoneError,
-            VersionNotFoundError, CorruptError: as `stage` and `apply`.
+            LiveWeightsError, WrongBaseError, SchemaMismatchError: as `stage` and `apply`.
+            VersionGoneError, VersionNotFoundError, CorruptError: of the version.
         """
-        entered_count = self._weights.done_count
-        with self._lock:
-            tally = self._new_tally()
-            record = self._find(selector, tally)
-            held = self._weights.held
-            was_waiting = self._weights.done_count > entered_count
-            if was_waiting and held is not None and held.version > record.version:
-                return RefitReport(
-                    held.version, held.version, Way.NOTHING, superseded_by=held.version
-                )
-            self._weights.finish_cut(tally)
-            if isinstance(self.live, Whole):
-                self._weights.look_at(self._weights.next_share(), tally)
-            self._weights.stage(record, tally)
-            return self._apply(tally)
+        return self._refits.refit(selector, at)
 
     def recover(self) -> RefitReport:
-        """Heal: write a change that was cut again, or take the whole version in place.
+        """Heal: write a change that was cut again, else what may differ, else the whole version.
 
-        Nothing is done to a version that is wholly there.
+        The first needs no store; the second, an overwrite set, needs to know which versions are
+        mixed. The report says which it was, and why. A version that is wholly there is left alone.
 
         After a crash or an error: as `apply`.
 
         Raises:
             VersionGoneError, CorruptError: of the version.
         """
-        with self._lock:
-            report = self._weights.finish_cut(self._new_tally())
-            if report is not None:
-                return report
-            wanted = self._weights.held or self._weights.target
-            return self.refit(wanted.version if wanted else "latest")
+        return self._refits.recover()
 
     def rollback(self) -> RefitReport:
         """Go back to the version before the last change, from the bits that were kept.
@@ -210,9 +301,7 @@ class Receiver:
             InputRefusedError: no old bits are kept.
             LiveWeightsError: live memory did not hold what it should.
         """
-        with self._lock:
-            self._weights.stage_rollback()
-            return self._apply(self._new_tally())
+        return self._refits.rollback()
 
     def adopt(self, selector: int | str = "latest") -> VersionRef:
         """Take weights that the engine has loaded by itself for a version, after a full scan.
@@ -221,65 +310,81 @@ class Receiver:
             WrongBaseError: they are not that version; names the tensors.
             VersionGoneError, VersionNotFoundError, CorruptError: of the version.
         """
-        with self._lock:
-            tally = self._new_tally()
-            return self._weights.adopt(self._find(selector, tally), tally)
+        return self._refits.adopt(selector)
 
     def invalidate(self, reason: str = "somebody else wrote the weights") -> None:
         """Give up what is known: called by whatever writes weights behind the receiver."""
-        arguments.text(reason, "reason")
-        with self._lock:
-            self._weights.soil(reason)
+        self._refits.invalidate(arguments.text(reason, "reason"))
 
-    def verify(self) -> VersionRef:
-        """Look at every element and compare each tensor's digest.
+    def verify(self, *, tensors: Sequence[str] | None = None) -> LiveCheck:
+        """Look at every element and compare each tensor's digest with the version's.
+
+        Args:
+            tensors: Look at these alone.
 
         Returns:
-            The version that is wholly there.
+            The version that is wholly there, and the tensors that were looked at.
 
         Raises:
             NotReadyError: no version is said to be there.
+            InputRefusedError: a name is no live tensor.
             LiveWeightsError: some tensors differ; names them. The receiver is dirty.
         """
-        with self._lock:
-            return self._looked_at(list(range(len(self.placement.destinations))))
+        found = self.check(tensors=tensors)
+        found.raise_if_differing()
+        return found
+
+    def check(self, *, tensors: Sequence[str] | None = None) -> LiveCheck:
+        """As `verify`, but tensors that differ are in what it returns: the receiver is dirty.
+
+        Raises:
+            NotReadyError, InputRefusedError: as `verify`.
+        """
+        return self._refits.check(None if tensors is None else arguments.texts(tensors, "tensors"))
 
     def scan(self) -> VersionRef:
-        """Look at the next share of the elements, as each refit does.
+        """Look at the next share of the elements, as each refit of what is not staged does.
 
         Raises:
             NotReadyError, LiveWeightsError: as `verify`.
         """
-        with self._lock:
-            return self._looked_at(self._weights.next_share())
+        return self._refits.scan()
 
-    def _looked_at(self, numbers: list[int]) -> VersionRef:
-        held = self._weights.held
-        if held is None:
-            raise NotReadyError("no version is wholly there", do="Refit or recover it.")
-        names = self._weights.look_at(numbers, self._new_tally())
-        if names:
-            raise LiveWeightsError(
-                f"{len(names)} live tensors, the first {names[0]!r}, are not those of {held}",
-                facts={"version": held.version, "tensors": names},
-            )
-        return held
+    def _new_membership(self) -> Membership:
+        return Membership(
+            self._source.blobs,
+            self._clock,
+            self._entropy,
+            self._standing,
+            name=self.settings.name,
+            heartbeat_s=self.settings.heartbeat_s,
+        )
 
-    def _find(self, selector: int | str, tally: Tally) -> VersionRecord:
-        wanted = arguments.selector(selector)
-        with tally.phase(Phase.DISCOVER):
-            record, newest = self._source.find(wanted)
-        self._gate.hear_of(newest)
-        return record
+    def _standing(self) -> Standing:
+        """What others are told."""
+        status, served, view = self.status(), self._gate.open_version, self.view
+        totals = status.totals
+        return Standing(
+            mode=status.mode,
+            state=status.state,
+            live=status.live,
+            staged=status.staged,
+            activate_slot=status.activate_slot,
+            applied_slot=self.settings.policy.applied_slot(served, view),
+            phase=status.phase,
+            refit_count=totals.refit_count,
+            wire_bytes=totals.wire_bytes,
+            applied_bytes=totals.applied_bytes,
+            last_pause_us=round(1e6 * totals.last_pause_s),
+        )
 
-    def _apply(self, tally: Tally) -> RefitReport:
-        report = self._weights.apply(tally)
-        # An interrupt may have come between the last write and the opening of the gate.
-        self._weights.reopen()
-        return report
 
-    def _new_tally(self) -> Tally:
-        return Tally(self._clock)
+def _wanted(exact: int | None, at_least: int | None, max_lag: int | None) -> Wanted:
+    return Wanted(
+        exact=_version_or_none(exact, "exact"),
+        at_least=_version_or_none(at_least, "min"),
+        max_lag=_version_or_none(max_lag, "max_lag"),
+    )
 
 
 def _version_or_none(value: int | None, what: str) -> int | None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from weightstore.clock import Clock
+from weightstore.errors import WeightStoreError
 from weightstore.receiver.live_state import Way
 
 
@@ -27,7 +28,8 @@ class Phase(enum.Enum):
     WAIT = "wait"
     """For open serving blocks."""
     PAUSE = "pause"
-    """From the last block's end until the gate opens; holds the two below."""
+    """From the last block's end until the gate opens; holds the two below, and of every way but a
+    staged change what is read and compared meanwhile."""
     APPLY = "apply"
     """Writing live memory."""
     RESUME = "resume"
@@ -39,8 +41,8 @@ class ByteCounts:
     """What a refit moved.
 
     Attributes:
-        wire: Bytes of the objects that were read.
-        decoded: Bytes of positions and values in them.
+        wire: Bytes of the objects that were read here; not what a host agent has read.
+        decoded: Bytes of positions and values of changes in them.
         applied: Bytes written to live memory.
         skipped: Bytes of changed units that do not live here.
         full: Bytes of everything that lives here: what a full load would have written.
@@ -55,20 +57,21 @@ class ByteCounts:
 
 @dataclass(frozen=True, slots=True)
 class RefitReport:
-    """What one refit, redo or rollback did.
+    """What one refit, redo, recovery or rollback did.
 
     Attributes:
-        base: The version before; None where nothing was known.
+        base: The version before; None where nothing was known. Of a mixture: the version that
+            was there before the change that was cut.
         target: The version that is there now.
         way: How it came there.
-        reason: Why it was no staged change; empty otherwise.
+        reason: Why it was no staged change, or went on without its host agent; else empty.
         seconds: By phase; a phase that did not happen is not in it.
         size_bytes: What was moved.
         applied_count: Units that were written.
         launch_count: Writes that live memory saw.
         is_redo: A change that had been cut was written again.
-        superseded_by: A newer version that another thread brought in while this refit
-            waited; nothing was done then.
+        superseded_by: The version that another thread brought in while this refit waited,
+            and that stays; nothing was done then.
     """
 
     base: int | None
@@ -86,6 +89,41 @@ class RefitReport:
     def pause_s(self) -> float:
         """Seconds in which nothing was served, waiting apart."""
         return self.seconds.get(Phase.PAUSE, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RefitFailure:
+    """What a refit, staging, redo, recovery or rollback had done when an error ended it.
+
+    Attributes:
+        base: The version before; None where nothing was known.
+        target: The version that was wanted; None if the error came before it was found.
+        error_code: Of the error, such as `"WS-4007"`; the name of the exception where that is
+            none of this library.
+        message: What happened, in words.
+        seconds: By phase, up to the error.
+        size_bytes: What was moved up to the error.
+        applied_count: Units that were written; above 0 the receiver is dirty.
+        launch_count: Writes that live memory saw.
+    """
+
+    base: int | None
+    target: int | None
+    error_code: str
+    message: str
+    seconds: dict[Phase, float] = field(default_factory=dict)
+    size_bytes: ByteCounts = ByteCounts()
+    applied_count: int = 0
+    launch_count: int = 0
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds in which nothing was served, waiting apart."""
+        return self.seconds.get(Phase.PAUSE, 0.0)
+
+
+Report = RefitReport | RefitFailure
+"""What callbacks of a receiver are given: one for each refit, whether it is done or not."""
 
 
 class Tally:
@@ -137,14 +175,35 @@ class Tally:
             way=way,
             reason=self.reason,
             seconds=dict(self.seconds),
-            size_bytes=ByteCounts(
-                wire=self.wire_bytes,
-                decoded=self.decoded_bytes,
-                applied=self.applied_bytes,
-                skipped=self.skipped_bytes,
-                full=full_bytes,
-            ),
+            size_bytes=self._size_bytes(full_bytes),
             applied_count=self.applied_count,
             launch_count=self.launch_count,
             is_redo=is_redo,
+        )
+
+    def failure(
+        self, base: int | None, target: int | None, error: BaseException, *, full_bytes: int
+    ) -> RefitFailure:
+        """What was counted until an error came."""
+        code, message = type(error).__name__, str(error)
+        if isinstance(error, WeightStoreError):
+            code, message = error.code, error.message
+        return RefitFailure(
+            base=base,
+            target=target,
+            error_code=code,
+            message=message,
+            seconds=dict(self.seconds),
+            size_bytes=self._size_bytes(full_bytes),
+            applied_count=self.applied_count,
+            launch_count=self.launch_count,
+        )
+
+    def _size_bytes(self, full_bytes: int) -> ByteCounts:
+        return ByteCounts(
+            wire=self.wire_bytes,
+            decoded=self.decoded_bytes,
+            applied=self.applied_bytes,
+            skipped=self.skipped_bytes,
+            full=full_bytes,
         )

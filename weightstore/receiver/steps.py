@@ -19,6 +19,8 @@ from weightstore.receiver.delta_work import DeltaWork, LiveTables
 from weightstore.receiver.full_form import FullVersion
 from weightstore.receiver.live_state import Way
 from weightstore.receiver.live_writes import check_lanes, write_change
+from weightstore.receiver.overwrite_step import Mixture, OverwriteStep, make_overwrite_step
+from weightstore.receiver.piece_feed import PieceFeed
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.pool import Pool, PoolFullError
 from weightstore.receiver.receiver_settings import ReceiverSettings
@@ -54,15 +56,16 @@ class ChangeStep:
                 the change was written.
         """
         write_change(self.placement, self.change, self.launch_size_bytes, tally, is_redo=is_redo)
-        return self._after
+        return self.after
 
     def reversed(self) -> ChangeStep:
         """The way back; shares the pool's arrays."""
         change = self.change.reversed(self.before.table, self.before.lanes)
-        return ChangeStep(self.placement, change, self._after, self.launch_size_bytes)
+        return ChangeStep(self.placement, change, self.after, self.launch_size_bytes)
 
     @property
-    def _after(self) -> LiveTables:
+    def after(self) -> LiveTables:
+        """What is known after it."""
         return LiveTables(self.change.table, self.change.lanes)
 
 
@@ -88,7 +91,7 @@ class StreamStep:
     def write(self, tally: Tally, *, is_redo: bool) -> LiveTables:
         """Stream it, and look at every tensor that it changed.
 
-        After a crash: bits of several versions; take the whole version in place.
+        After a crash: bits of several versions; an overwrite set heals them.
 
         Raises:
             WrongBaseError, LiveWeightsError, CorruptError: it went wrong on the way.
@@ -131,15 +134,16 @@ class FullStep:
         source, placement = self.source, self.placement
         with source.gone_if_retired(self.plan.record):
             limits = source.settings.limits
-            version = FullVersion.of(source.blobs, self.plan, self.codec, limits)
+            with tally.phase(Phase.FETCH):
+                version = FullVersion.of(source.blobs, self.plan, self.codec, limits)
+            tally.wire_bytes += self.plan.full_size_bytes + self.plan.delta_size_bytes
             lanes = version.write(placement, tally)
-        tally.wire_bytes += self.plan.full_size_bytes + self.plan.delta_size_bytes
         numbers = list(range(len(placement.destinations)))
         check_lanes(placement, numbers, lanes, source.settings.thread_count, tally)
         return LiveTables(self.plan.last_table, lanes)
 
 
-Step = ChangeStep | StreamStep | FullStep
+Step = ChangeStep | StreamStep | OverwriteStep | FullStep
 
 
 class StepMaker:
@@ -151,6 +155,7 @@ class StepMaker:
         settings: Of the receiver.
         make_pool: Takes the memory for staged changes.
         codec: Kernels to use; None makes one.
+        feed: Where packs of deltas come from; None reads and decodes them here.
     """
 
     def __init__(
@@ -160,12 +165,14 @@ class StepMaker:
         settings: ReceiverSettings,
         make_pool: Callable[[int], Pool],
         codec: PieceCodec | None,
+        feed: PieceFeed | None = None,
     ) -> None:
         self._source = source
+        self._feed = feed
         self._place = place
         self._settings = settings
         self._codec = codec or PieceCodec(limits=source.settings.limits)
-        self.seat(place(source.schema(source.find("latest")[0])))
+        self.seat(place(source.schema(source.find("latest"))))
         self._pool = make_pool(self._pool_size_bytes())
 
     def seat(self, placement: Placement) -> None:
@@ -177,12 +184,12 @@ class StepMaker:
         placement.check_complete()
         self.placement = placement
         self.rolling = RollingScan(placement, self._settings.scan_refit_count)
-        self._work = DeltaWork(self._source, placement, self._codec)
+        self._work = DeltaWork(self._source, placement, self._codec, self._feed)
 
-    def seat_of(self, step: Step) -> None:
-        """Take the placement that a step has written to."""
-        if step.placement is not self.placement:
-            self.seat(step.placement)
+    def seat_once(self, placement: Placement) -> None:
+        """Take the placement that holds what is live now, unless it is taken already."""
+        if placement is not self.placement:
+            self.seat(placement)
 
     def way(
         self, record: VersionRecord, held: VersionRef | None, tally: Tally
@@ -224,15 +231,29 @@ class StepMaker:
         if isinstance(way, NoDeltaPath):
             tally.reason = str(way)
             return self._full(record, tally, is_serving=True)
+        shortcut = self._shortcut(record, way, tally)
+        if shortcut is not None:
+            return shortcut
         try:
             return self._delta(way, live, tally)
-        except (ObjectMissingError, CorruptObjectError, DigestMismatchError) as error:
+        except _BROKEN as error:
             # Only the way is broken: a full form may be there, and what is live is untouched.
             tally.reason = f"the deltas cannot be used: {error.message}"
             return self._full(record, tally, is_serving=True)
 
-    def expected(self, record: VersionRecord) -> LiveTables:
-        """What the destinations must hold to be a version.
+    def overwrite(self, mixture: Mixture, tally: Tally) -> OverwriteStep | None:
+        """What brings a mixture to the version that was on its way; None where nothing does.
+
+        Raises:
+            UnavailableError: the store cannot be read now.
+        """
+        launch_size_bytes = self._settings.launch_size_bytes
+        return make_overwrite_step(
+            self._source, self.placement, mixture, self._codec, launch_size_bytes, tally
+        )
+
+    def expected(self, record: VersionRecord) -> tuple[Placement, LiveTables]:
+        """Where a version's tensors live, and what these places must hold to be it.
 
         Raises:
             SchemaMismatchError: the version has other tensors than live here.
@@ -240,8 +261,6 @@ class StepMaker:
         """
         plan = self._source.plan(record)
         placement = self._placement_for(plan.schema)
-        if placement is not self.placement:
-            self.seat(placement)
         lanes = np.array(
             [plan.last_table[each.tensor_index] for each in placement.destinations], np.uint64
         ).reshape(-1, 2)
@@ -250,7 +269,27 @@ class StepMaker:
                 limits = self._source.settings.limits
                 version = FullVersion.of(self._source.blobs, plan, self._codec, limits)
                 lanes = version.expected_lanes(placement)
-        return LiveTables(plan.last_table, lanes)
+        return placement, LiveTables(plan.last_table, lanes)
+
+    def _shortcut(self, record: VersionRecord, path: DeltaPath, tally: Tally) -> FullStep | None:
+        """A full form on the way that is cheaper than all deltas; None where none is."""
+        if path.size_bytes <= FULL_READ_COUNT * path.schema.size_bytes:
+            return None
+        try:
+            with tally.phase(Phase.DISCOVER):
+                plan = self._source.plan(record)
+            full_bytes = FULL_READ_COUNT * (plan.full_size_bytes + plan.delta_size_bytes)
+            if path.size_bytes <= full_bytes:
+                return None
+            step = self._full(record, tally, is_serving=True)
+        except _BROKEN:
+            # The deltas may still be whole.
+            return None
+        tally.reason = (
+            f"{len(path.deltas)} deltas of {path.size_bytes} bytes are more than the {full_bytes} "
+            "bytes that a full form takes"
+        )
+        return step
 
     def _delta(self, path: DeltaPath, live: LiveTables, tally: Tally) -> Step:
         placement = self.placement
@@ -264,7 +303,7 @@ class StepMaker:
             return StreamStep(self._work, placement, path, live, threads)
         return ChangeStep(placement, change, live, self._settings.launch_size_bytes)
 
-    def _full(self, record: VersionRecord, tally: Tally, *, is_serving: bool) -> Step:
+    def _full(self, record: VersionRecord, tally: Tally, *, is_serving: bool) -> FullStep:
         with tally.phase(Phase.DISCOVER):
             plan = self._source.plan(record)
         placement = self._placement_for(plan.schema)
@@ -272,6 +311,7 @@ class StepMaker:
             # What is served now is given up only for a version that is known to be good.
             with tally.phase(Phase.FETCH), self._source.gone_if_retired(record):
                 source = self._source
+                tally.wire_bytes += plan.full_size_bytes + plan.delta_size_bytes
                 verify_plan(source.blobs, plan, source.settings, codec=self._codec)
         return FullStep(self._source, plan, placement, self._codec)
 
@@ -293,5 +333,9 @@ class StepMaker:
         return int(units_bytes * self._settings.pool_ratio) + POOL_SIZE_BYTES_MIN
 
 
+_BROKEN = (ObjectMissingError, CorruptObjectError, DigestMismatchError)
+"""What says that one way to a version cannot be used; another one may be."""
+FULL_READ_COUNT = 2
+"""A full form is verified while the version before it serves, and read again to be written."""
 POOL_SIZE_BYTES_MIN = 1 << 20
 """A small model has room for any change of it."""

@@ -8,6 +8,7 @@ import torch
 
 from weightstore.layout.dtypes import TORCH_NAMES
 from weightstore.layout.schema import Schema
+from weightstore.receiver.device_kernels import DeviceKernels
 from weightstore.receiver.live_storage import HostStorage, LiveStorage
 from weightstore.receiver.memory_overlaps import Holder, overlaps
 from weightstore.receiver.placement import Boxes, LiveTensor, Placement, mismatch, plan_placement
@@ -25,7 +26,7 @@ def place_tensors(
     targets: Mapping[str, torch.Tensor],
     boxes: Boxes,
     *,
-    through_numpy: bool = True,
+    kernels: DeviceKernels | None = None,
 ) -> Placement:
     """Plan where the tensors of a schema live. Writes nothing.
 
@@ -34,8 +35,8 @@ def place_tensors(
         targets: Name to live tensor. Give parameters themselves (not `state_dict()`, whose
             tensors do not show when a parameter's memory is replaced).
         boxes: Name to the part that the live tensor is.
-        through_numpy: Write host memory by the codec's kernels; False takes torch's own
-            operations there too, with the same bits.
+        kernels: The loops over all memory; None takes the codec's for host memory, and what
+            suits each device. The bits are the same.
 
     Raises:
         SchemaMismatchError: names, shapes or dtypes differ, a tensor cannot be written in
@@ -47,10 +48,7 @@ def place_tensors(
         problems += [f"missing: {name!r}" for name in _lacking(schema, targets, boxes)]
         raise mismatch(problems)
     memories: Memories = {}
-    live = [
-        _live(name, tensor, memories, through_numpy=through_numpy)
-        for name, tensor in targets.items()
-    ]
+    live = [_live(name, tensor, memories, kernels) for name, tensor in targets.items()]
     placement = plan_placement(schema, live, boxes)
     shared = list(overlaps(_holders(schema, targets)))
     if shared:
@@ -110,7 +108,7 @@ def _holders(schema: Schema, targets: Mapping[str, torch.Tensor]) -> list[Holder
 
 
 def _live(
-    name: str, tensor: torch.Tensor, memories: Memories, *, through_numpy: bool
+    name: str, tensor: torch.Tensor, memories: Memories, kernels: DeviceKernels | None
 ) -> LiveTensor:
     width = tensor.element_size()
     plain = tensor.detach()
@@ -118,10 +116,10 @@ def _live(
     storage = memories.get(key)
     if storage is None:
         flat = flat_integers(plain)
-        if through_numpy and plain.device.type == "cpu":
+        if kernels is None and plain.device.type == "cpu":
             storage = HostStorage(flat.numpy().view(_UNSIGNED[width]))
         else:
-            storage = TorchStorage(flat)
+            storage = TorchStorage(flat, kernels)
         memories[key] = storage
     return LiveTensor(
         name,

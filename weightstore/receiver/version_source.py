@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from weightstore.clock import Clock
 from weightstore.errors import ObjectMissingError
 from weightstore.format.records import VersionRecord
+from weightstore.format.rules import Prefix
 from weightstore.history import chain, versions
 from weightstore.history.delta_path import DeltaPath, NoDeltaPath, VersionRef, plan_delta_path
 from weightstore.history.existence import check_kept
 from weightstore.history.log import Log
 from weightstore.history.manifests import SchemaCache, load_manifest, load_schema
-from weightstore.ids import VersionId
 from weightstore.layout.schema import Schema
+from weightstore.receiver.serve_policy import TailView
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 
@@ -33,17 +35,43 @@ class VersionSource:
         self._log = log
         self._schemas: SchemaCache = {}
 
-    def find(self, selector: int | str) -> tuple[VersionRecord, VersionId | None]:
-        """The record of the version that a selector names, and the newest version's number.
+    def find(self, selector: int | str) -> VersionRecord:
+        """The record of the version that a selector names now.
 
         Raises:
             SelectorError, VersionNotFoundError, VersionGoneError, TagNotFoundError: as
                 `find_version`.
         """
+        return self.find_in(self._log.tail(), selector)
+
+    def look(self, clock: Clock) -> tuple[Prefix, TailView]:
+        """Read the tail of the log: all of it that stood there when this was called.
+
+        Args:
+            clock: Read before the log is, so that a slow answer counts as an old one.
+
+        Raises:
+            UnavailableError, CorruptLogError: the tail cannot be read.
+        """
+        read_at_s = clock.monotonic_s()
         prefix = self._log.tail()
-        newest = prefix.now.newest
-        record = versions.find_version(self._log, prefix, selector)
-        return record, newest.version if newest else None
+        now = prefix.now
+        view = TailView(
+            newest=now.newest.version if now.newest else None,
+            active=now.active.version if now.active else None,
+            active_slot=now.active.slot if now.active else None,
+            read_at_s=read_at_s,
+        )
+        return prefix, view
+
+    def find_in(self, prefix: Prefix, selector: int | str) -> VersionRecord:
+        """The record of the version that a selector names in a prefix.
+
+        Raises:
+            SelectorError, VersionNotFoundError, VersionGoneError, TagNotFoundError: as
+                `find_version`.
+        """
+        return versions.find_version(self._log, prefix, selector)
 
     def schema(self, record: VersionRecord) -> Schema:
         """The schema of a version."""
@@ -64,7 +92,7 @@ class VersionSource:
             return chain.plan_checkout(self.blobs, self._log, record, limits, cache=self._schemas)
 
     @contextmanager
-    def gone_if_retired(self, record: VersionRecord) -> Iterator[None]:
+    def gone_if_retired(self, record: VersionRecord | VersionRef) -> Iterator[None]:
         """Tell a version that was retired under its reader from one that is damaged (P9).
 
         Raises:

@@ -53,6 +53,10 @@ def _link(source: str, name: str, folder: int) -> None:
     os.link(source, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
 
+def _symlink(target: str, name: str, folder: int) -> None:
+    os.symlink(target, name, dir_fd=folder)
+
+
 def _rename(source: str, name: str, folder: int) -> None:
     os.replace(source, name, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -82,6 +86,7 @@ class Syscalls:
     fsync: Callable[[int], None] = os.fsync
     link_open_file: Callable[[int, str, int], None] = _link_open_file
     link: Callable[[str, str, int], None] = _link
+    symlink: Callable[[str, str, int], None] = _symlink
     rename: Callable[[str, str, int], None] = _rename
     unlink: Callable[[str, int], None] = _unlink
     clone: Callable[[int, int], None] = _clone

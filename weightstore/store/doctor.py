@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 
 from weightstore import arguments
+from weightstore.arguments import counted
 from weightstore.errors import (
     BlobNotFoundError,
     UpgradeRequiredError,
@@ -161,10 +162,16 @@ def _read_log(blobs: BlobStore, log: Log) -> tuple[Prefix, list[Finding]]:
         return prefix, findings
     findings += _beyond_findings(prefix, found)
     if not findings:
-        findings.append(ok("log", f"{prefix.next_slot} records, every hash fits the next one"))
+        findings.append(
+            ok("log", f"{counted(prefix.next_slot, 'record')}, every hash fits the next one")
+        )
     if void_slots:
         findings.append(
-            note("log", f"{len(void_slots)} records count for nothing: slots {some(void_slots)}")
+            note(
+                "log",
+                f"{counted(len(void_slots), 'record counts', 'records count')} for nothing: "
+                f"{'slot' if len(void_slots) == 1 else 'slots'} {some(void_slots)}",
+            )
         )
     return prefix, findings
 

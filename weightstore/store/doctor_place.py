@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weightstore.format.keys import FORMAT_KEY, HEAD_KEY, LOG_PREFIX, RECEIVERS_PREFIX
+from weightstore.arguments import counted
+from weightstore.format.keys import (
+    FORMAT_KEY,
+    HEAD_KEY,
+    LOG_PREFIX,
+    RANKS_PREFIX,
+    RECEIVERS_PREFIX,
+)
 from weightstore.format.records import Now, OpenClaim
 from weightstore.history.sweep import SWEPT_PREFIXES
 from weightstore.settings import MIB, Settings
@@ -22,7 +29,14 @@ FREE_FILE_COUNT_MIN = 1000
 _VOLATILE = frozenset({"tmpfs", "ramfs"})
 _KNOWN_NAMES = frozenset(
     key.removesuffix("/")
-    for key in (FORMAT_KEY, HEAD_KEY, LOG_PREFIX, *SWEPT_PREFIXES, RECEIVERS_PREFIX)
+    for key in (
+        FORMAT_KEY,
+        HEAD_KEY,
+        LOG_PREFIX,
+        *SWEPT_PREFIXES,
+        RECEIVERS_PREFIX,
+        RANKS_PREFIX,
+    )
 )
 
 
@@ -170,7 +184,8 @@ def name_findings(blobs: BlobStore, survey: PlaceSurvey) -> Iterator[Finding]:
             "index", f"a local index of {size_said(survey.index_size_bytes)}; it can be rebuilt"
         )
     if probe_count:
-        yield note("names", f"{probe_count} objects of a cut probe are under {PROBE_PREFIX}")
+        left = counted(probe_count, "object of a cut probe is", "objects of a cut probe are")
+        yield note("names", f"{left} under {PROBE_PREFIX}")
     if foreign:
         yield note(
             "names", f"no release puts these here, and none touches them: {some([*foreign])}"

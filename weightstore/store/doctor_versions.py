@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from weightstore.arguments import counted
 from weightstore.format import kept as kept_sets
 from weightstore.format.keys import parse_trainer_key
 from weightstore.format.rules import Prefix
@@ -66,7 +67,8 @@ class Examination:
         if not self._damaged:
             count = sum(each.object_count for each in self._presence)
             kept_count = len(self._presence)
-            yield ok("versions", f"{kept_count} kept versions name {count} objects, all there")
+            named = f"{counted(kept_count, 'kept version')}: {counted(count, 'object')}, all there"
+            yield ok("versions", named)
 
     def newest_findings(self) -> Iterator[Finding]:
         """Whether the newest version can be planned: its chain, its tables, its digest."""
@@ -107,14 +109,16 @@ class Examination:
         if found.deleted_count:
             yield note(
                 "garbage",
-                f"{found.deleted_count} objects ({size_said(found.deleted_size_bytes)}) of "
+                f"{counted(found.deleted_count, 'object')} "
+                f"({size_said(found.deleted_size_bytes)}) of "
                 "retired versions and of attempts that have ended",
                 f"Delete them: weightstore retire {quoted} --keep {max(self.kept_count, 1)}",
             )
         else:
             yield ok("garbage", "nothing is left that no version needs")
         if found.unknown_count:
-            yield note("garbage", f"{found.unknown_count} objects have names that mean nothing")
+            unknown = counted(found.unknown_count, "object has a name", "objects have names")
+            yield note("garbage", f"{unknown} that no release gives")
         yield from self._attempt_findings()
 
     def _attempt_findings(self) -> Iterator[Finding]:
@@ -137,7 +141,7 @@ class Examination:
         if sizes_bytes:
             yield note(
                 "attempt",
-                f"{len(sizes_bytes)} objects ({size_said(sum(sizes_bytes))}) are of "
+                f"{counted(len(sizes_bytes), 'object')} ({size_said(sum(sizes_bytes))}) of "
                 f"version {newest + 1}, which is being put or was cut",
                 "Nothing, if a trainer runs; else the next trainer's claim lets them go.",
             )

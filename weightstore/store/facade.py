@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from weightstore import arguments
 from weightstore.clock import SystemClock, SystemEntropy
-from weightstore.errors import closing_after
 from weightstore.format import kept as kept_sets
 from weightstore.format.canonical import MAX_INTEGER
 from weightstore.format.rules import is_kept, next_version
-from weightstore.history import retire, tags
-from weightstore.history.commit import LogWriter
+from weightstore.history import retire
+from weightstore.history.closing import closing_after
 from weightstore.history.existence import check_committed
 from weightstore.history.progress import Progress, no_progress
 from weightstore.history.references import References
-from weightstore.ids import SessionId, StoreId, VersionId, parse_run_id, parse_tag_name
+from weightstore.ids import SessionId, StoreId, VersionId, parse_run_id
+from weightstore.receiver.host_agent.messages import AgentStats
+from weightstore.receiver.host_agent.server import HostAgent
 from weightstore.settings import Settings
 from weightstore.storage.machine import process_id
-from weightstore.store import opening, reporting, retiring
-from weightstore.store.reading import Components, Selector, StoreReader
-from weightstore.store.views import ImportedVersion, RetireReport, VersionInfo
+from weightstore.store import hosting, opening, reporting, retiring
+from weightstore.store.marking import StoreMarker
+from weightstore.store.reading import Components
+from weightstore.store.views import ImportedVersion, RetireReport
 from weightstore.trainer.cast_rules import CastRules
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from weightstore.trainer.session import TrainerSession
 
 
-class WeightStore(StoreReader):
+class WeightStore(StoreMarker):
     """A transactional, versioned store for weights. Use `WeightStore.open`.
 
     Reading needs no claim. Writing claims the store for one run (`trainer`); the claim is
@@ -174,6 +176,7 @@ class WeightStore(StoreReader):
         anchor: bool = False,
         missing: Literal["refuse", "unchanged"] = "refuse",
         new_schema: bool = False,
+        wait: Literal["active"] | None = None,
     ) -> VersionId:
         """Record the weights of a step and return the committed version's number.
 
@@ -187,6 +190,9 @@ class WeightStore(StoreReader):
             anchor: Also store the full form, as a Hugging Face checkpoint.
             missing: With "unchanged", tensors that are not given did not change.
             new_schema: Allow other names, shapes or dtypes, as a full version.
+            wait: With "active", also activate the version and return when every listed
+                receiver of the mode `active` serves it, or can serve no other. Whatever is
+                not reached is a warning: the version is committed.
 
         Raises:
             InputRefusedError: an argument is of a wrong type or value.
@@ -201,8 +207,13 @@ class WeightStore(StoreReader):
 
         # Before the claim too, so that a slip of the caller leaves no trace in the log.
         given = parse_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
+        if wait is not None:
+            arguments.choice(wait, "wait", ("active",))
         session = self._own_session(parse_run_id(arguments.text(run, "run")))
-        return session.begin(given).result()
+        version = session.begin(given).result()
+        if wait is not None:
+            self._activate_committed(version)
+        return version
 
     def import_checkpoint(
         self,
@@ -211,6 +222,7 @@ class WeightStore(StoreReader):
         run: str = "base",
         step: int = 0,
         take_over: bool = False,
+        new_schema: bool = False,
         progress: Progress = no_progress,
     ) -> ImportedVersion:
         """Copy a safetensors file or Hugging Face directory in as a full version.
@@ -221,6 +233,8 @@ class WeightStore(StoreReader):
 
         Raises:
             InputRefusedError: the files are no readable safetensors checkpoint.
+            SchemaMismatchError: they are of another model than the newest version; with
+                `new_schema` they become the newest version all the same.
             StoreOwnedError: a trainer owns the store.
         """
         before = self._tail().now
@@ -236,29 +250,13 @@ class WeightStore(StoreReader):
             run=parse_run_id(arguments.text(run, "run")),
             step=step,
             take_over=arguments.flag(take_over, "take_over"),
+            new_schema=arguments.flag(new_schema, "new_schema"),
             progress=arguments.function(progress, "progress"),
         )
         # Told from what was there before: a look at the log now could fail, and the import
         # has not.
         kept = record.version >= next_version(before) or is_kept(before, record.version)
         return reporting.imported_version(reporting.version_info(record, kept=kept), skipped)
-
-    def tag(self, name: str, selector: Selector = "latest", *, owner: str = "") -> VersionInfo:
-        """Name a version. A tagged version and its chain are kept until the tag moves."""
-        tag = parse_tag_name(arguments.text(name, "name"))
-        owner = arguments.text(owner, "owner")
-        record = self._find(selector)[1]
-        tags.put_tag(self._writer(), tag, record.version, owner=owner)
-        return self._info(self._log.tail(), record)
-
-    def untag(self, name: str, *, owner: str = "") -> None:
-        """Remove a tag.
-
-        Raises:
-            TagNotFoundError: it is not set.
-        """
-        tag = parse_tag_name(arguments.text(name, "name"))
-        tags.remove_tag(self._writer(), tag, owner=arguments.text(owner, "owner"))
 
     def retire(
         self,
@@ -295,6 +293,32 @@ class WeightStore(StoreReader):
             self._writer(), self._blobs, keep, references, dry_run=dry_run
         )
 
+    def host_agent(
+        self, socket: str | PathLike[str], *, memory_bytes: int | None = None
+    ) -> HostAgent:
+        """Read and decode each pack once for all receivers of this machine, while it is entered.
+
+        Args:
+            socket: Where they find it: their `ReceiverSettings.agent_socket`.
+            memory_bytes: Bound on what it holds; None takes 4 GiB.
+
+        Raises:
+            InputRefusedError: an argument is of a wrong type or value.
+            StoreBusyError: when it is entered: an agent serves at this path already.
+        """
+        self._refuse_closed()
+        parts = (self._components, self.store_id, self._settings)
+        return hosting.host_agent(*parts, socket, memory_bytes)
+
+    def host_agent_stats(self, socket: str | PathLike[str]) -> AgentStats:
+        """What the host agent that listens at a path has done, and what it holds.
+
+        Raises:
+            StorageFailedError: no agent of this store listens there.
+        """
+        self._refuse_closed()
+        return hosting.agent_stats(self._components, self.store_id, self._settings, socket)
+
     def _own_session(self, run: str) -> TrainerSession:
         """The session behind `put_step`; two threads at once share one claim."""
         with self._own():
@@ -312,14 +336,3 @@ class WeightStore(StoreReader):
         if self._own_lock_process != process_id():
             self._own_lock, self._own_lock_process = threading.Lock(), process_id()
         return self._own_lock
-
-    def _writer(self) -> LogWriter:
-        self._refuse_closed()
-        return LogWriter(
-            self._blobs,
-            self._log,
-            clock=self._components.clock,
-            entropy=self._components.entropy,
-            settings=self._settings,
-            session=SessionId(self._components.entropy.hex128()),
-        )

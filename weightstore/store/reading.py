@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from weightstore import arguments
 from weightstore.clock import Clock, Entropy
+from weightstore.codec.codec import PieceCodec
 from weightstore.errors import ObjectMissingError, StoreClosedError
 from weightstore.format.records import VersionRecord
 from weightstore.format.rules import Prefix, is_kept
 from weightstore.history import chain, checkout, diff, export, tags, versions
+from weightstore.history.delta_path import VersionRef
 from weightstore.history.existence import check_kept
 from weightstore.history.log import Log
 from weightstore.history.log_index import LogIndex
 from weightstore.history.manifests import SchemaCache
+from weightstore.history.overwrite_set import OverwriteSet, plan_path_between
 from weightstore.history.progress import Progress, no_progress
 from weightstore.ids import StoreId
-from weightstore.layout.boxes import Box
-from weightstore.receiver.attach import LiveTargets, attach_receiver
-from weightstore.receiver.receiver import Receiver
-from weightstore.receiver.receiver_settings import ReceiverSettings
-from weightstore.receiver.version_source import VersionSource
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.partial import remove_abandoned_partials
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     import torch
 
 Selector = int | str
-"""A version's number, `"latest"`, `"tag:name"` or `"run@step"`."""
+"""A version's number, `"latest"`, `"active"`, `"tag:name"` or `"run@step"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,37 +123,6 @@ class StoreReader:
             checkout.checkout_into(self._blobs, plan, targets.units, self._settings, progress)
             targets.finish()
         return self._info(prefix, record)
-
-    def receiver(
-        self,
-        targets: LiveTargets,
-        *,
-        boxes: Mapping[str, Box] | None = None,
-        settings: ReceiverSettings | None = None,
-    ) -> Receiver:
-        """Attach to live weights, to bring version after version into them in place.
-
-        The receiver is empty until its first `refit`, `recover` or `adopt`; nothing is written
-        before.
-
-        Args:
-            targets: Name to live tensor: the parameters and buffers themselves, such as
-                `dict(model.named_parameters())`; or name to bits in host memory.
-            boxes: Name to the part of the tensor that the live one is, in units; a box without
-                units says that nothing of a tensor lives here.
-            settings: Pool, launches and times.
-
-        Raises:
-            InputRefusedError: an argument is of a wrong type, or an array cannot be written.
-            VersionNotFoundError: the store holds no version yet.
-            SchemaMismatchError: the targets do not fit the newest version; all differences
-                are listed.
-        """
-        self._refuse_closed()
-        source = VersionSource(self._blobs, self._log, self._settings)
-        return attach_receiver(
-            source, targets, boxes=boxes, settings=settings, clock=self._components.clock
-        )
 
     def checkout_to_file(
         self, selector: Selector, path: str | PathLike[str], *, progress: Progress = no_progress
@@ -257,7 +225,7 @@ class StoreReader:
         wanted = arguments.selector(new)
         prefix, before = self._find(old)
         after = versions.find_version(self._log, prefix, wanted)
-        with self._gone_if_retired(before), self._gone_if_retired(after):
+        with self._gone_if_retired(before, after):
             found = diff.diff_versions(
                 self._blobs,
                 self._plan(before),
@@ -267,6 +235,36 @@ class StoreReader:
                 counts=counts,
             )
         return reporting.version_diff(self._info(prefix, before), self._info(prefix, after), found)
+
+    def overwrite_set(self, version: Selector, base: Selector) -> OverwriteSet:
+        """The change from one version to another as absolute values: heals any mixture of them.
+
+        Iterate it for the parts, `(name, positions, bits)`: canonical unit indices and the
+        new bits there. Units that it does not name are equal in both versions.
+
+        Args:
+            version: The version to come to.
+            base: The version to come from, which may be the later one.
+
+        Returns:
+            The set; `is_whole` where no deltas lead from one to the other, with the reason.
+
+        Raises:
+            VersionGoneError: one of them was retired, now or while it is iterated.
+            CorruptError: stored bytes fail a check, now or while it is iterated.
+        """
+        wanted = arguments.selector(base)
+        prefix, record = self._find(version)
+        before = versions.find_version(self._log, prefix, wanted)
+        limits = self._settings.limits
+        guard = partial(self._gone_if_retired, record, before)
+        with guard():
+            path = plan_path_between(
+                self._blobs, self._log, before, record, limits, cache=self._schemas
+            )
+            plan = self._plan(record)
+        start, codec = VersionRef.of(before), PieceCodec(limits=limits)
+        return OverwriteSet(self._blobs, plan, start, path, limits=limits, codec=codec, guard=guard)
 
     def versions(self) -> Iterator[VersionInfo]:
         """Every committed version, newest first; retired ones too."""
@@ -315,12 +313,14 @@ class StoreReader:
         return chain.plan_checkout(self._blobs, self._log, record, limits, cache=self._schemas)
 
     @contextmanager
-    def _gone_if_retired(self, record: VersionRecord) -> Iterator[None]:
+    def _gone_if_retired(self, *records: VersionRecord) -> Iterator[None]:
         """Tell a version that was retired under its reader from one that is damaged (P9)."""
         try:
             yield
         except ObjectMissingError:
-            check_kept(self._log.tail().now, record.version)
+            now = self._log.tail().now
+            for record in records:
+                check_kept(now, record.version)
             raise
 
     def _info(self, prefix: Prefix, record: VersionRecord) -> VersionInfo:

@@ -199,7 +199,8 @@ def _summary(record: Record) -> str:  # noqa: C901, PLR0911, PLR0912 -- one arm 
             target = "removed" if record.version is None else f"version {record.version}"
             return f"{record.name}: {target}"
         case ActivateRecord():
-            return f"version {record.version}"
+            staged = f"{record.staged_count} of {record.listed_count}"
+            return f"version {record.version}, staged by {staged} receivers"
         case RetireRecord():
             return "kept " + ", ".join(f"{each.first}-{each.last}" for each in record.kept)
         case FormatRecord():

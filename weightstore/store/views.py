@@ -212,6 +212,77 @@ class RetireReport:
     unknown_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReceiverInfo:
+    """What one receiver process said about itself when it last did.
+
+    Attributes:
+        member_id: Of this start of the process.
+        name: For people.
+        host: Of the process.
+        process: Its number.
+        rank_count: Ranks of its engine.
+        mode: What it serves by: `controller`, `active` or `latest`.
+        state: Of its live weights: `empty`, `whole`, `applying` or `dirty`.
+        live: The version that it holds; None unless they are whole.
+        staged: The version that it can apply without reading the store.
+        lag: Versions between `live` and the store's newest.
+        activate_slot: The newest `activate` record that it has read.
+        applied_slot: The `activate` record under which it serves `live`.
+        counter: Rises with every word of it; one that stands still is silent or dead.
+        phase: What it does now.
+        refit_count: Refits since its start.
+        wire_bytes: Bytes of stored objects that they have read.
+        applied_bytes: Bytes that they have written to live weights.
+        last_pause_us: How long the last of them stopped serving.
+        age_s: Since it said so, by two machines' wall clocks; for display alone.
+    """
+
+    member_id: str
+    name: str
+    host: str
+    process: int
+    rank_count: int
+    mode: str
+    state: str
+    live: int | None
+    staged: int | None
+    lag: int | None
+    activate_slot: int | None
+    applied_slot: int | None
+    counter: int
+    phase: str
+    refit_count: int
+    wire_bytes: int
+    applied_bytes: int
+    last_pause_us: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """What an activation has done.
+
+    Attributes:
+        version: The version that receivers in the mode `active` serve from now on.
+        slot: Of the record that says so.
+        listed_count: Receivers of that mode at the last look.
+        staged_count: Those of them that had it staged, or live.
+        missing: The others: they serve nothing once they have read the record, or once their
+            `max_staleness_s` has passed, until they hold the version.
+        waited_s: How long they were waited for.
+        repeated: It was active already; no record was put.
+    """
+
+    version: int
+    slot: int
+    listed_count: int
+    staged_count: int
+    missing: tuple[ReceiverInfo, ...]
+    waited_s: float
+    repeated: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkout:
     """The weights of one version, in private memory.

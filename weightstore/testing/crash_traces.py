@@ -31,6 +31,7 @@ from weightstore.testing.disk_model import (
     State,
     Synced,
     Told,
+    link_target,
 )
 from weightstore.testing.disk_trace import AtCall, Call, Lack, Skips, TracedDisk, no_fsync
 from weightstore.testing.faults import PowerCut
@@ -283,8 +284,13 @@ def write_state(state: State, contents: Contents, base: Path) -> None:
     for path, content in sorted(state.items()):
         if content == FOLDER:
             (base / path).mkdir()
+            continue
+        data = contents.bytes_of(content)
+        target = link_target(data)
+        if target is None:
+            (base / path).write_bytes(data)
         else:
-            (base / path).write_bytes(contents.bytes_of(content))
+            (base / path).symlink_to(target)
 
 
 def outcome(root: Path) -> tuple[object, ...]:

@@ -91,6 +91,9 @@ class FaultyDisk:
             link=lambda source, name, folder: self._call(
                 "link", _in(folder, name), lambda: SYSCALLS.link(source, name, folder)
             ),
+            symlink=lambda target, name, folder: self._call(
+                "symlink", _in(folder, name), lambda: SYSCALLS.symlink(target, name, folder)
+            ),
             rename=lambda source, name, folder: self._call(
                 "rename", _in(folder, name), lambda: SYSCALLS.rename(source, name, folder)
             ),

@@ -24,6 +24,7 @@ EMPTY = 0
 _GOLDEN_NUMERATOR = 6180339887498949
 _GOLDEN_DENOMINATOR = 10**16
 _PAGE_SIZE_BYTES = 4096
+_LINK_MARK = b"\0symbolic link to "
 
 State: TypeAlias = Mapping[str, int]
 """Path below the root to contents; folders are there too."""
@@ -40,10 +41,17 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An inode was made, without a name yet."""
+    """An inode was made, without a name yet.
+
+    Attributes:
+        inode: Its number.
+        is_folder: Whether names can be in it.
+        content: What it holds for good: the text of a symbolic link, which is written with it.
+    """
 
     inode: int
     is_folder: bool
+    content: int = EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,18 @@ class Told:
 
 
 Event: TypeAlias = Named | Made | Written | Synced | Told
+
+
+def link_bytes(target: str) -> bytes:
+    """What stands for the contents of a symbolic link."""
+    return _LINK_MARK + target.encode("utf-8", "surrogateescape")
+
+
+def link_target(data: bytes) -> str | None:
+    """Where a symbolic link leads whose contents these are; None for those of a file."""
+    if not data.startswith(_LINK_MARK):
+        return None
+    return data.removeprefix(_LINK_MARK).decode("utf-8", "surrogateescape")
 
 
 class Contents:
@@ -129,6 +149,9 @@ class Contents:
         parts = [data[:cut] for cut in sorted({1, size // 3, half, size - 1})]
         parts += [bytes(size), garbage, data[:half] + bytes(size - half)]
         parts += [bytes(half) + data[half:], data[:half] + garbage[half:], data + b"\0" * 8]
+        before = self.bytes_of(durable)
+        if len(before) == size:  # written in place: some pages are the old ones
+            parts += [before[:half] + data[half:], data[:half] + before[half:]]
         whole = [part if len(part) < len(kept) else kept + part[len(kept) :] for part in parts]
         numbers = dict.fromkeys(self.number_of(part) for part in whole if len(part) >= len(kept))
         return [number for number in numbers if number not in {durable, newest}]
@@ -188,7 +211,7 @@ class ModelDisk:
                 if event.is_folder:
                     self._folders[event.inode] = _Folder()
                 else:
-                    self._files[event.inode] = _File()
+                    self._files[event.inode] = _File(durable=event.content)
             case Named():
                 pending = self._folders[event.folder].pending
                 pending.setdefault(event.name, []).append(event.inode)

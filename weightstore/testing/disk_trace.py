@@ -35,6 +35,7 @@ from weightstore.testing.disk_model import (
     Synced,
     Told,
     Written,
+    link_bytes,
 )
 from weightstore.testing.faults import PowerCut
 
@@ -238,6 +239,11 @@ class TracedDisk:
         number = self._number(folder)
         self._name(number, name, self._names[number][source])
 
+    def _symlink(self, target: str, name: str, folder: int) -> None:
+        self._original.symlink(target, name, folder)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        self._name(self._number(folder), name, self._make_link(found, target))
+
     def _rename(self, source: str, name: str, folder: int) -> None:
         self._original.rename(source, name, folder)
         number = self._number(folder)
@@ -260,15 +266,19 @@ class TracedDisk:
 
     # --- What is known of the directory -------------------------------------------------
 
-    def _make(self, found: os.stat_result, *, is_folder: bool) -> int:
+    def _make_link(self, found: os.stat_result, target: str) -> int:
+        content = self.contents.number_of(link_bytes(target))
+        return self._make(found, is_folder=False, content=content)
+
+    def _make(self, found: os.stat_result, *, is_folder: bool, content: int = EMPTY) -> int:
         number = len(self._holds)
-        self._holds[number] = FOLDER if is_folder else EMPTY
+        self._holds[number] = FOLDER if is_folder else content
         if is_folder:
             self._names[number] = {}
         # The number of an inode that is gone is used again.
         self._ids[number] = _id(found)
         self._inodes[_id(found)] = number
-        self.events.append(Made(number, is_folder))
+        self.events.append(Made(number, is_folder, content))
         return number
 
     def _name(self, folder: int, name: str, inode: int | None) -> None:
@@ -300,17 +310,20 @@ class TracedDisk:
             for name in [name for name in self._names[folder] if name not in found]:
                 self._name(folder, name, None)
             for name, entry in found.items():
-                inode = self._known(folder, name, entry.stat(follow_symlinks=False))
+                inode = self._known(folder, path / name, entry.stat(follow_symlinks=False))
                 if self._holds[inode] == FOLDER:
                     pending.append((path / name, inode))
-                else:
+                elif not entry.is_symlink():
                     self._see(inode, (path / name).read_bytes())
 
-    def _known(self, folder: int, name: str, found: os.stat_result) -> int:
-        inode = self._names[folder].get(name)
+    def _known(self, folder: int, path: Path, found: os.stat_result) -> int:
+        inode = self._names[folder].get(path.name)
         if inode is None or self._ids[inode] != _id(found):
-            inode = self._make(found, is_folder=stat.S_ISDIR(found.st_mode))
-            self._name(folder, name, inode)
+            if stat.S_ISLNK(found.st_mode):
+                inode = self._make_link(found, str(path.readlink()))
+            else:
+                inode = self._make(found, is_folder=stat.S_ISDIR(found.st_mode))
+            self._name(folder, path.name, inode)
         return inode
 
 

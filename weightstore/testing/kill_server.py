@@ -22,8 +22,10 @@ from typing import Any, Self
 from weightstore.clock import SystemClock
 from weightstore.errors import WeightStoreError
 from weightstore.testing.faults import When
+from weightstore.testing.kill_host_files import FOLLOWING, warm_up_following
 from weightstore.testing.kill_operations import OPERATIONS, warm_up
 from weightstore.testing.kill_points import Kill, KillPoints
+from weightstore.testing.kill_receivers import RECEIVING, warm_up_receiving
 
 CHILD_TIMEOUT_S = 60.0
 PREPARE = "prepare "
@@ -78,7 +80,8 @@ class KillServer:
         """Let a child do an operation, and perhaps die in it.
 
         Args:
-            operation: A name in `OPERATIONS`; with `PREPARE` before it, what precedes it.
+            operation: A name in `OPERATIONS`, `FOLLOWING` or `RECEIVING`; with `PREPARE` before
+                it, what precedes it.
             place: The folder that it works in.
             kill: When it dies.
 
@@ -112,6 +115,8 @@ class KillServer:
 
 def _serve() -> None:
     warm_up()
+    warm_up_following()
+    warm_up_receiving()
     assert threading.active_count() == 1, "a fork would lose the other threads"
     assert "torch" not in sys.modules
     gc.collect()
@@ -149,7 +154,7 @@ def _be_child(writing: int, operation: str, place: Path, kill: Kill | None) -> N
     try:
         os.close(0)
         points = KillPoints(kill, say)
-        chosen = OPERATIONS[operation.removeprefix(PREPARE)]
+        chosen = {**OPERATIONS, **FOLLOWING, **RECEIVING}[operation.removeprefix(PREPARE)]
         if operation.startswith(PREPARE):
             chosen.prepare(place, say)
         else:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,7 +160,7 @@ class ReceiverLab:
     @classmethod
     def with_versions(
         cls, schema: Schema, count: int, *, share: float = 0.01, coding: ValueCoding | None = None
-    ) -> ReceiverLab:
+    ) -> Self:
         """A lab with so many versions; the first is full."""
         lab = cls(schema)
         lab.put(random_weights(schema, 0))
@@ -181,14 +182,15 @@ class ReceiverLab:
 
     def receiver(self, place: Place, settings: ReceiverSettings | None = None) -> Receiver:
         """A receiver whose writes go through the fuse."""
-
-        def fused(schema: Schema) -> Placement:
-            found = place(schema)
-            storages = tuple(FusedStorage(each, self.fuse) for each in found.storages)
-            return replace(found, storages=storages)
-
         clock = self.versions.store.clock
-        return Receiver(self.source, fused, clock=clock, settings=settings)
+        return Receiver(
+            self.source, lambda schema: self.fused(place(schema)), clock=clock, settings=settings
+        )
+
+    def fused(self, placement: Placement) -> Placement:
+        """A placement whose writes go through the fuse."""
+        storages = tuple(FusedStorage(each, self.fuse) for each in placement.storages)
+        return replace(placement, storages=storages)
 
     def arrays(self, *, tied: bool = False) -> Bits:
         """Zeros for every tensor, and memory of their own for tied names if asked for."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,8 +35,11 @@ from weightstore.trainer.put_request import checked_step
 from weightstore.trainer.session import TrainerSession
 from weightstore.trainer.tools import Tools
 
+if TYPE_CHECKING:
+    from weightstore.trainer.device_baseline import DeviceBaseline
 
-def open_trainer(  # noqa: D417 -- six are described by StoreParts
+
+def open_trainer(  # noqa: D417 -- seven are described by StoreParts
     blobs: BlobStore,
     log: Log,
     *,
@@ -43,6 +48,7 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
     entropy: Entropy,
     settings: Settings,
     codec: PieceCodec | None = None,
+    device: DeviceBaseline | None = None,
     session: SessionId | None = None,
     take_over: bool = False,
     rewind_to: int | None = None,
@@ -57,7 +63,7 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
     machine sees that its owner is dead, elsewhere it needs `take_over`.
 
     Args:
-        blobs, log, clock, entropy, settings, codec: As in `StoreParts`.
+        blobs, log, clock, entropy, settings, codec, device: As in `StoreParts`.
         run: Name of the run whose steps will be put.
         session: Nonce of the launch; None draws one.
         take_over: Fence whoever owns the store now.
@@ -70,13 +76,13 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
     Raises:
         StoreOwnedError: another trainer owns the store.
         InputRefusedError: `rewind_to`, `resume` or a name rule is none; nothing was claimed.
-        NameRefusedError: the run's name is not allowed.
-        DTypeRefusedError: a cast is not possible.
+        NameRefusedError, DTypeRefusedError: the run's name, or a cast, is not allowed.
     """
     casts = CastRules.parse(cast or {})
     parts = StoreParts(
         blobs=blobs, log=log, clock=clock, entropy=entropy, settings=settings, codec=codec
     )
+    parts = replace(parts, device=device)
     with ExitStack() as undo, ExitStack() as opened:
         given = _resumed(resume, opened, settings.limits, name_rules)
         place = undo.enter_context(_placed(baseline_path))
@@ -88,8 +94,7 @@ def open_trainer(  # noqa: D417 -- six are described by StoreParts
             take_over=take_over,
             rewind_to=None if rewind_to is None else checked_step(rewind_to, "rewind_to"),
         )
-        state = _Attach(tools, claim, place, casts).state(given)
-        publisher = Publisher(tools, claim, state, place=place, casts=casts)
+        publisher = _Attach(tools, claim, place, casts).publisher(given)
         return TrainerSession(
             publisher, at_end=undo.pop_all(), limits=settings.limits, name_rules=name_rules
         )
@@ -123,6 +128,11 @@ class _Attach:
         self._claim = claim
         self._place = place
         self._casts = casts
+
+    def publisher(self, resume: Inputs | None) -> Publisher:
+        """Puts steps under the claim."""
+        state = self.state(resume)
+        return Publisher(self._tools, self._claim, state, place=self._place, casts=self._casts)
 
     def state(self, resume: Inputs | None) -> PublisherState:
         """What the first put starts from; where nothing can be proven it will be full."""

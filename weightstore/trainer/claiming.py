@@ -7,18 +7,20 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from weightstore.clock import Clock, Entropy
 from weightstore.codec.codec import PieceCodec
 from weightstore.errors import (
     ConflictError,
     FencedError,
+    InputRefusedError,
     RefusedError,
     StoreOwnedError,
     WeightStoreError,
-    closing_after,
 )
 from weightstore.history.claim import Claim, Owner, close_claim, open_claim
+from weightstore.history.closing import closing_after
 from weightstore.history.commit import LogWriter
 from weightstore.history.log import Log
 from weightstore.history.workers import Workers
@@ -35,6 +37,9 @@ from weightstore.storage.owner_lock import (
 from weightstore.trainer.benches import make_benches
 from weightstore.trainer.tools import Tools
 
+if TYPE_CHECKING:
+    from weightstore.trainer.device_baseline import DeviceBaseline
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoreParts:
@@ -47,6 +52,7 @@ class StoreParts:
         entropy: Randomness.
         settings: How much is done at once, and when full forms are written.
         codec: Kernels to use; None makes one.
+        device: Compares large tensors where they are; None does as the settings say.
     """
 
     blobs: BlobStore
@@ -55,6 +61,7 @@ class StoreParts:
     entropy: Entropy
     settings: Settings
     codec: PieceCodec | None = None
+    device: DeviceBaseline | None = None
 
     def new_session(self) -> SessionId:
         """A nonce for one launch."""
@@ -189,4 +196,20 @@ def _make_tools(at_end: ExitStack, parts: StoreParts, session: SessionId) -> Too
         workers=workers,
         uploader=uploader,
         benches=make_benches(codec),
+        device=parts.device or _device_baseline(parts.settings),
     )
+
+
+def _device_baseline(settings: Settings) -> DeviceBaseline | None:
+    if settings.detect_on == "host":
+        return None
+    try:
+        from weightstore.trainer.device_baseline import (  # noqa: PLC0415 -- torch is late
+            DeviceBaseline,
+        )
+    except ImportError as error:
+        raise InputRefusedError(
+            'the setting detect_on is "device", and torch cannot be imported',
+            do="Install torch, or leave `detect_on` as it is.",
+        ) from error
+    return DeviceBaseline()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,16 @@ from weightstore.codec.piece import EncodeResult
 from weightstore.format.pack import BundlePlace, PiecePlace, TensorPlace
 from weightstore.history.workers import Workers
 from weightstore.layout.boxes import FlatRange
+from weightstore.layout.tensors import Units
 from weightstore.settings import Limits
 from weightstore.trainer.baseline import Baseline
 from weightstore.trainer.benches import Bench, Benches
 from weightstore.trainer.binding import Binding, BoundTensor
 from weightstore.trainer.feed import BundleFill, PieceFeed
 from weightstore.trainer.packing import PackSink
+
+if TYPE_CHECKING:
+    from weightstore.trainer.device_baseline import DevicePass
 
 _Found = tuple[PiecePlace, EncodeResult]
 
@@ -50,6 +55,7 @@ class DetectionPass:
         benches: What each job works with.
         sink: Takes the changed pieces.
         limits: Bounds of a piece.
+        device: Compares large tensors where they are; None compares all on the host.
     """
 
     def __init__(
@@ -62,8 +68,10 @@ class DetectionPass:
         benches: Benches,
         sink: PackSink,
         limits: Limits,
+        device: DevicePass | None = None,
     ) -> None:
         self._binding = binding
+        self._device = device
         self._baseline = baseline
         self._table = table.copy()
         self._sink = sink
@@ -84,15 +92,25 @@ class DetectionPass:
             for place, result in found:
                 self._add(place, result)
         self._feed.ties.check(self._table)
+        if self._device is not None:
+            self._device.end()
         return Detected(
             self._table, self._changed_count, self._piece_count, self._binding.unmentioned()
         )
 
     def _encode_span(self, bound: BoundTensor, span: FlatRange, bench: Bench) -> _Found:
-        new = bound.read(span.first_unit, span.unit_count, bench)
-        old = self._baseline.units(bound.index, span)
-        result = bench.worker.encode(old, new, first_index=span.first_unit)
-        return TensorPlace(bound.index, span.first_unit, span.unit_count, None), result
+        def whole() -> tuple[Units, Units]:
+            new = bound.read(span.first_unit, span.unit_count, bench)
+            return self._baseline.units(bound.index, span), new
+
+        place = TensorPlace(bound.index, span.first_unit, span.unit_count, None)
+        changes = None if self._device is None else self._device.changes(bound, span)
+        if changes is None:
+            return place, bench.worker.encode(*whole(), first_index=span.first_unit)
+        result = bench.worker.encode_found(
+            changes, whole, span.unit_count, first_index=span.first_unit
+        )
+        return place, result
 
     def _encode_bundle(self, fill: BundleFill, bench: Bench) -> _Found:
         bundle = fill.bundle

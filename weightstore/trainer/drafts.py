@@ -12,6 +12,7 @@ from weightstore.format.manifest import DeltaForm, FullForm, IndexRange, Manifes
 from weightstore.format.objects import ObjectRef
 from weightstore.format.records import Base
 from weightstore.history.anchor_writer import write_anchor
+from weightstore.history.progress import Progress, no_progress
 from weightstore.ids import Sha256, VersionId
 from weightstore.layout.boxes import FlatRange
 from weightstore.layout.schema import Schema
@@ -109,6 +110,7 @@ def draft_delta(
     *,
     anchor: bool,
     captured: Captured,
+    progress: Progress = no_progress,
 ) -> Draft:
     """Detect the change, store its packs, and the full form where one is due.
 
@@ -118,6 +120,7 @@ def draft_delta(
         SchemaMismatchError: a stream does not fit the schema, or tied names differ.
         WeightStoreError: the store failed.
     """
+    device = None if tools.device is None else tools.device.begin(baseline)
     sink = attempt.pack_sink(head.schema)
     try:
         detected = DetectionPass(
@@ -128,6 +131,7 @@ def draft_delta(
             benches=tools.benches,
             sink=sink,
             limits=tools.limits,
+            device=device,
         ).run()
         captured()
         packs = sink.finish()
@@ -137,10 +141,12 @@ def draft_delta(
     change = OwnChange(head.schema, packs, tools.limits)
     full = None
     if anchor or _is_full_due(tools, head, delta):
-        full = _full_form(tools, attempt, head, baseline, change)
+        full = _full_form(tools, attempt, head, baseline, change, progress)
 
     def move() -> Baseline:
         change.apply(baseline, workers=tools.workers, benches=tools.benches)
+        if device is not None:
+            device.move()
         return baseline
 
     return Draft(
@@ -192,7 +198,13 @@ def capture_state(
 
 
 def draft_full(
-    tools: Tools, attempt: Attempt, state: CapturedState, place: BaselinePlace, head: Head | None
+    tools: Tools,
+    attempt: Attempt,
+    state: CapturedState,
+    place: BaselinePlace,
+    head: Head | None,
+    *,
+    progress: Progress = no_progress,
 ) -> Draft:
     """Store a version without a base, as a checkpoint.
 
@@ -209,6 +221,7 @@ def draft_full(
         lambda index, first, count: baseline.units(index, FlatRange(first, count)),
         settings=tools.settings,
         assets_from=head.full if head else None,
+        progress=progress,
     )
 
     def move() -> Baseline:
@@ -258,7 +271,12 @@ def _is_full_due(tools: Tools, head: Head, delta: DeltaForm) -> bool:
 
 
 def _full_form(
-    tools: Tools, attempt: Attempt, head: Head, baseline: Baseline, change: OwnChange
+    tools: Tools,
+    attempt: Attempt,
+    head: Head,
+    baseline: Baseline,
+    change: OwnChange,
+    progress: Progress,
 ) -> FullForm:
     with tools.benches.lend() as bench:
         bits = NewBits(baseline, change, bench)
@@ -269,4 +287,5 @@ def _full_form(
             bits.units,
             settings=tools.settings,
             assets_from=head.full,
+            progress=progress,
         )

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from weightstore.arguments import counted
 from weightstore.clock import Clock, Entropy
 from weightstore.codec.codec import PieceCodec
-from weightstore.errors import UnavailableError, UnknownOutcomeError
+from weightstore.errors import (
+    CorruptError,
+    InputRefusedError,
+    SchemaMismatchError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from weightstore.format.records import VersionRecord
 from weightstore.history.import_checkpoint import run_import
 from weightstore.history.import_plan import ImportPlan, plan_import
 from weightstore.history.log import Log
+from weightstore.history.manifests import load_manifest, load_schema
 from weightstore.history.progress import Progress, no_progress
+from weightstore.history.versions import latest
 from weightstore.ids import RunId
+from weightstore.layout.schema import Schema, schema_differences
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.trainer.attempt import Attempt
@@ -26,6 +37,8 @@ from weightstore.trainer.inputs import open_source
 from weightstore.trainer.publisher import Publisher, PublisherState
 from weightstore.trainer.put_request import PutRequest, checked_step
 from weightstore.trainer.tools import Tools
+
+_LISTED_COUNT = 50
 
 
 class Imported(NamedTuple):
@@ -47,6 +60,7 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
     settings: Settings,
     codec: PieceCodec | None = None,
     take_over: bool = False,
+    new_schema: bool = False,
     progress: Progress = no_progress,
 ) -> Imported:
     """Store a safetensors file or checkpoint directory as a version without a base.
@@ -60,13 +74,14 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
     Args:
         blobs, log, clock, entropy, settings, codec: As in `StoreParts`.
         path: A `.safetensors` file, or a directory.
-        run: The run that the version belongs to.
-        step: The trainer's count.
+        run, step: Of the version.
         take_over: Fence whoever owns the store now.
+        new_schema: Allow other names, shapes or dtypes than those of the newest version.
         progress: Told the bytes copied and read back.
 
     Raises:
-        InputRefusedError: no usable checkpoint, or no step; nothing was written.
+        InputRefusedError: no usable checkpoint or step, or the newest version is unreadable.
+        SchemaMismatchError: names, shapes or dtypes differ; every difference is listed.
         StoreOwnedError: a trainer owns the store.
         StepConflictError: the step is committed with other bytes.
         StepOrderError: the step is below the newest and was never committed.
@@ -76,20 +91,16 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
     parts = StoreParts(
         blobs=blobs, log=log, clock=clock, entropy=entropy, settings=settings, codec=codec
     )
+    session = parts.new_session()
     with ExitStack() as at_end:
-        tools, claim = claim_store(
-            at_end, parts, run=run, session=parts.new_session(), take_over=take_over
-        )
+        tools, claim = claim_store(at_end, parts, run=run, session=session, take_over=take_over)
         publisher = Publisher(
             tools, claim, PublisherState(), place=MemoryPlace(), casts=CastRules()
         )
-        request = PutRequest(
-            step=number,
-            open_inputs=lambda: open_source(path, at_end=at_end, limits=settings.limits),
-        )
-        record = publisher.put_draft(
-            request, lambda attempt: _draft(tools, attempt, plan, progress)
-        )
+        open_inputs = partial(open_source, path, at_end=at_end, limits=settings.limits)
+        request = PutRequest(step=number, open_inputs=open_inputs)
+        make = partial(_draft, tools, plan, progress, new_schema=new_schema)
+        record = publisher.put_draft(request, make)
         # The version is committed, so its import has not failed, whatever becomes of the
         # claim: one that stays open is that of an owner that holds no lock.
         with suppress(UnavailableError, UnknownOutcomeError):
@@ -97,7 +108,11 @@ def import_checkpoint(  # noqa: D417 -- six are described by StoreParts
     return Imported(record, plan.skipped)
 
 
-def _draft(tools: Tools, attempt: Attempt, plan: ImportPlan, progress: Progress) -> Draft:
+def _draft(
+    tools: Tools, plan: ImportPlan, progress: Progress, attempt: Attempt, *, new_schema: bool
+) -> Draft:
+    if not new_schema:
+        _check_schema(tools, plan.schema)
     imported = run_import(
         tools.blobs,
         plan,
@@ -117,3 +132,32 @@ def _draft(tools: Tools, attempt: Attempt, plan: ImportPlan, progress: Progress)
         changed_count=imported.schema.unit_count,
         move=lambda: None,
     )
+
+
+def _check_schema(tools: Tools, schema: Schema) -> None:
+    """Refuse a checkpoint of another model than the newest version is of."""
+    prefix = tools.log.tail()
+    if prefix.now.newest is None:
+        return
+    record = latest(tools.log, prefix)
+    try:
+        manifest = load_manifest(tools.blobs, record, tools.limits)
+        expected = load_schema(tools.blobs, manifest, tools.limits)
+    except CorruptError as error:
+        raise InputRefusedError(
+            f"version {record.version} cannot be read, so this checkpoint cannot be compared with "
+            f"its schema: {error.message}",
+            do="Mend the store, or import with new_schema=True.",
+            facts={"version": record.version, "cause": error.code},
+        ) from error
+    lines = tuple(map(str, schema_differences(expected, schema)))
+    if lines:
+        shown = lines[:_LISTED_COUNT]
+        more = len(lines) - len(shown)
+        raise SchemaMismatchError(
+            f"{counted(len(lines), 'difference')} from the schema of version {record.version}:\n  "
+            + "\n  ".join(shown)
+            + (f"\n  ... and {more} more" if more else ""),
+            do="Choose a checkpoint of the same model, or import with new_schema=True.",
+            facts={"version": record.version, "differences": lines},
+        )

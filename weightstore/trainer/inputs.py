@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -48,6 +48,20 @@ _NUMPY_DTYPES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DeviceBits:
+    """A given torch tensor where it is.
+
+    Attributes:
+        device: Where.
+        read: From (first unit, unit count) to signed integers of the unit's width (bytes as
+            uint8) in row-major logical order, on the device; a view, or a copy of strided ones.
+    """
+
+    device: torch.device
+    read: Callable[[int, int], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class InputTensor:
     """One given tensor.
 
@@ -57,11 +71,13 @@ class InputTensor:
             in row-major logical order; a view of the caller's memory or a fresh copy.
             Safe to call from several threads.
         find_storage: Finds `storage`; most puts never ask.
+        device_bits: The same units as torch holds them; None for what is no torch tensor.
     """
 
     spec: TensorSpec
     read: Callable[[int, int], Units]
     find_storage: Callable[[], tuple[object, ...] | None] = lambda: None
+    device_bits: DeviceBits | None = None
 
     @property
     def storage(self) -> tuple[object, ...] | None:
@@ -205,7 +221,7 @@ def _checked_pair(item: object) -> tuple[str, object]:
 
 def _wrap(name: str, tensor: object) -> InputTensor:
     if isinstance(tensor, InputTensor):
-        return InputTensor(_renamed(tensor.spec, name), tensor.read, tensor.find_storage)
+        return replace(tensor, spec=_renamed(tensor.spec, name))
     if isinstance(tensor, HostTensor):
         return _array_input(_renamed(tensor.spec, name), tensor.units)
     if type(tensor) is np.ndarray:

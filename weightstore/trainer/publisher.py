@@ -157,6 +157,7 @@ class Publisher:
             binding,
             anchor=request.anchor,
             captured=watch.captured,
+            progress=request.progress,
         )
         return self._commit(attempt, draft, watch)[1]
 
@@ -227,7 +228,9 @@ class Publisher:
         state = capture_state(self._tools, self._place, inputs, self._casts, schema=schema)
         watch.captured()
         attempt = self._open_attempt(prefix, request.step)
-        draft = draft_full(self._tools, attempt, state, self._place, head)
+        draft = draft_full(
+            self._tools, attempt, state, self._place, head, progress=request.progress
+        )
         return self._commit(attempt, draft, watch)[1]
 
     def _answer(

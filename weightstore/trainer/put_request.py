@@ -8,6 +8,7 @@ from typing import get_args
 
 from weightstore import arguments
 from weightstore.format.canonical import MAX_INTEGER
+from weightstore.history.progress import Progress, no_progress
 from weightstore.ids import Step
 from weightstore.trainer.binding import Missing
 from weightstore.trainer.inputs import Inputs, TensorSource, check_source
@@ -23,6 +24,7 @@ class PutRequest:
         anchor: Also store the full form.
         missing: What tensors that are not given mean.
         new_schema: Allow another schema, as a full version.
+        progress: Told of bytes read and of a full form written.
     """
 
     step: Step
@@ -30,6 +32,7 @@ class PutRequest:
     anchor: bool = False
     missing: Missing = "refuse"
     new_schema: bool = False
+    progress: Progress = no_progress
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -42,6 +45,7 @@ class PutArguments:
         anchor: Also store the full form.
         missing: What tensors that are not given mean.
         new_schema: Allow another schema, as a full version.
+        progress: Told of bytes read and of a full form written.
     """
 
     step: Step
@@ -49,6 +53,7 @@ class PutArguments:
     anchor: bool
     missing: Missing
     new_schema: bool
+    progress: Progress
 
     def request(self, open_inputs: Callable[[], Inputs]) -> PutRequest:
         """The request for the publisher, with a way to open the source."""
@@ -58,6 +63,7 @@ class PutArguments:
             anchor=self.anchor,
             missing=self.missing,
             new_schema=self.new_schema,
+            progress=self.progress,
         )
 
 
@@ -75,7 +81,13 @@ def checked_step(step: int, what: str = "step") -> Step:
 
 
 def parse_put(
-    step: int, tensors: TensorSource, *, anchor: bool, missing: Missing, new_schema: bool
+    step: int,
+    tensors: TensorSource,
+    *,
+    anchor: bool,
+    missing: Missing,
+    new_schema: bool,
+    progress: Progress = no_progress,
 ) -> PutArguments:
     """What `put_step` was given, checked as far as its tensors need not be looked at.
 
@@ -90,4 +102,5 @@ def parse_put(
         anchor=arguments.flag(anchor, "anchor"),
         missing=arguments.choice(missing, "missing", get_args(Missing)),
         new_schema=arguments.flag(new_schema, "new_schema"),
+        progress=arguments.function(progress, "progress"),
     )

@@ -9,12 +9,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from weightstore.errors import StoreClosedError, closing_after
+from weightstore.errors import StoreClosedError
+from weightstore.history.closing import closing_after
+from weightstore.history.progress import Progress, no_progress
 from weightstore.ids import Epoch, RunId, SessionId
 from weightstore.settings import Limits
 from weightstore.storage.machine import process_id
 from weightstore.trainer.binding import Missing
 from weightstore.trainer.inputs import Inputs, TensorSource, device_fence, open_source
+from weightstore.trainer.metering import metered
 from weightstore.trainer.pending import PendingVersion
 from weightstore.trainer.publisher import Publisher
 from weightstore.trainer.put_request import PutArguments, PutRequest, parse_put
@@ -76,6 +79,7 @@ class TrainerSession:
         anchor: bool = False,
         missing: Missing = "refuse",
         new_schema: bool = False,
+        progress: Progress = no_progress,
     ) -> PendingVersion:
         """Begin to put a step. Waits only for the verdict of the put before.
 
@@ -86,6 +90,8 @@ class TrainerSession:
             anchor: Also store the full form, as a Hugging Face checkpoint.
             missing: With "unchanged", tensors that are not given did not change.
             new_schema: Allow other names, shapes or dtypes, as a full version.
+            progress: Told of bytes read (but not of a stream's), and of a full form written;
+                called from threads of the put, never from two at once.
 
         Returns:
             The handle; errors of the put come out of its `captured` and `result`.
@@ -96,7 +102,14 @@ class TrainerSession:
                 no version can have.
         """
         return self.begin(
-            parse_put(step, tensors, anchor=anchor, missing=missing, new_schema=new_schema)
+            parse_put(
+                step,
+                tensors,
+                anchor=anchor,
+                missing=missing,
+                new_schema=new_schema,
+                progress=progress,
+            )
         )
 
     def begin(self, given: PutArguments) -> PendingVersion:
@@ -118,9 +131,10 @@ class TrainerSession:
             def open_inputs() -> Inputs:
                 if await_devices is not None:
                     await_devices()
-                return open_source(
+                inputs = open_source(
                     source, at_end=opened, limits=self._limits, name_rules=self._name_rules
                 )
+                return metered(inputs, given.progress)
 
             request = given.request(open_inputs)
             # Remembered before it is under way: an interrupt may strike once it is.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weightstore.clock import Clock, Entropy
 from weightstore.codec.codec import PieceCodec
@@ -14,6 +15,9 @@ from weightstore.settings import Limits, Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.trainer.benches import Benches
 from weightstore.trainer.scan import Scan
+
+if TYPE_CHECKING:
+    from weightstore.trainer.device_baseline import DeviceBaseline
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,6 +35,7 @@ class Tools:
         workers: Threads for pieces.
         uploader: The thread that packs are uploaded in.
         benches: What each job works with.
+        device: Compares large tensors where they are; None compares all on the host.
     """
 
     blobs: BlobStore
@@ -43,6 +48,7 @@ class Tools:
     workers: Workers
     uploader: Executor
     benches: Benches
+    device: DeviceBaseline | None = None
 
     @property
     def limits(self) -> Limits:

@@ -16,12 +16,13 @@ import torch
 from weightstore.errors import TensorRefusedError
 from weightstore.layout.dtypes import TORCH_NAMES
 from weightstore.layout.tensors import TensorSpec, Units
-from weightstore.trainer.inputs import InputTensor, storage_place
+from weightstore.trainer.inputs import DeviceBits, InputTensor, storage_place
 
 _DTYPES = {
     getattr(torch, name): dtype for dtype, name in TORCH_NAMES.items() if hasattr(torch, name)
 }
 _UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def torch_input(name: str, tensor: torch.Tensor) -> InputTensor:
@@ -39,7 +40,9 @@ def torch_input(name: str, tensor: torch.Tensor) -> InputTensor:
         )
     spec = TensorSpec(name, _DTYPES[tensor.dtype], _logical_shape(tensor))
     bits = tensor.view(_UNSIGNED[tensor.element_size()])
-    return InputTensor(spec, _reader(bits), partial(_storage, tensor))
+    signed = tensor.view(_SIGNED[tensor.element_size()])
+    on_device = DeviceBits(tensor.device, partial(_device_range, signed))
+    return InputTensor(spec, _reader(bits), partial(_storage, tensor), on_device)
 
 
 def record_events(tensors: Iterable[object]) -> list[torch.cuda.Event]:
@@ -124,11 +127,18 @@ def _reader(bits: torch.Tensor) -> Callable[[int, int], Units]:
     return lambda first, count: _units(flat[first : first + count])
 
 
-def _gather(bits: torch.Tensor, first: int, count: int) -> Units:
-    """Copy a row-major flat range of a tensor of any strides, in the range's own memory."""
+def _device_range(bits: torch.Tensor, first: int, count: int) -> torch.Tensor:
+    """A row-major flat range where the tensor is: a view, or a copy of one of any strides."""
+    if bits.is_contiguous():
+        return bits.reshape(-1)[first : first + count]
     out = torch.empty(count, dtype=bits.dtype, device=bits.device)
     _copy_range(bits, first, out)
-    return _units(out)
+    return out
+
+
+def _gather(bits: torch.Tensor, first: int, count: int) -> Units:
+    """Copy a row-major flat range of a tensor of any strides, in the range's own memory."""
+    return _units(_device_range(bits, first, count))
 
 
 def _copy_range(bits: torch.Tensor, first: int, out: torch.Tensor) -> None:

@@ -110,7 +110,7 @@ def test_retire_says_what_stays_and_why(run: Run, place: Path) -> None:
         ["2", "tag best"],
         ["4", "newest, asked for"],
     ]
-    assert "1 versions (3) would be retired" in planned.out
+    assert "1 version (3) would be retired" in planned.out
     document = run("retire", place, "--keep", 1, "--dry-run", "--json").json
     assert document["gone"] == [3]
     assert document["kept"][0] == {"version": 1, "reasons": ["chain of 2"]}

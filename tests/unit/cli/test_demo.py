@@ -35,6 +35,16 @@ def test_a_store_that_is_there_is_refused_and_stays_as_it_is(run: Run, tmp_path:
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
 
 
+def test_a_url_is_refused_as_everywhere_and_makes_no_directory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run(*STEPS, "--store", "s3://bucket/policy")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert "s3://bucket/policy is a URL" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_is_refused_as_a_store(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("words")
     ran = run(*STEPS, "--store", tmp_path / "file")

@@ -171,4 +171,4 @@ def test_a_reader_that_went_away_causes_no_traceback(
     finally:
         os.close(writing)
     assert ended.stderr == ""
-    assert ended.returncode == ExitCode.FAILED
+    assert ended.returncode == ExitCode.BROKEN_PIPE

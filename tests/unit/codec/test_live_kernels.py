@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weightstore.codec.blocked import BlockedChange
+from weightstore.codec.blocked import WINDOW_UNIT_COUNT, BlockedChange
 from weightstore.codec.live_kernels import LiveKernels, live_kernels_for, numpy_live_kernels
 from weightstore.codec.numba_live import NumbaLiveKernels
 from weightstore.codec.numpy_live import NumpyLiveKernels
+from weightstore.codec.sparse import Combine, SparseChange
 from weightstore.layout.dtypes import DType
 from weightstore.testing.tensors import hard_units
 
@@ -66,6 +67,63 @@ def test_numba_equals_numpy(
     for kernels, bits in zip(KERNELS, found, strict=True):
         kernels.gather(memories[0], places, bits)
         assert np.array_equal(bits, memories[0][places])
+
+
+def fields_of(change: BlockedChange) -> list[np.ndarray]:
+    return [
+        change.block_starts,
+        change.block_firsts,
+        change.offsets,
+        change.old_bits,
+        change.new_bits,
+    ]
+
+
+@pytest.mark.parametrize("kernels", KERNELS, ids=lambda each: each.name)
+@pytest.mark.parametrize("combine", list(Combine))
+def test_what_a_change_would_do(kernels: LiveKernels, combine: Combine) -> None:
+    memory = np.full(2 * WINDOW_UNIT_COUNT, 250, np.uint8)
+    memory.setflags(write=False)
+    # Both sides of a window's edge, and a sum beyond the width.
+    positions = np.array([0, 4, 5, 9], np.uint32)
+    words = np.array([1, 5, 6, 255], np.uint8)
+    first = WINDOW_UNIT_COUNT - 5
+    found = kernels.follow(memory, first, SparseChange(positions, words, combine))
+    expected = {
+        Combine.ADD: [251, 255, 0, 249],
+        Combine.XOR: [251, 255, 252, 5],
+        Combine.SET: [1, 5, 6, 255],
+    }
+    assert found.block_starts.tolist() == [0, WINDOW_UNIT_COUNT]
+    assert found.block_firsts.tolist() == [0, 2, 4]
+    assert found.places().tolist() == [first, first + 4, first + 5, first + 9]
+    assert found.old_bits.tolist() == [250] * 4
+    assert found.new_bits.tolist() == expected[combine]
+    assert not any(np.shares_memory(each, words) for each in fields_of(found))
+
+
+@given(
+    dtype=st.sampled_from([DType.U8, DType.BF16, DType.F16, DType.F32, DType.F64]),
+    combine=st.sampled_from(list(Combine)),
+    first=st.integers(0, 140_000),
+    count=st.integers(1, 300_000),
+    changed=st.integers(1, 300) | st.just(300_000),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_numba_follows_as_numpy_does(
+    dtype: DType, combine: Combine, first: int, count: int, changed: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    values = hard_units(dtype)
+    memory = rng.choice(values, first + count + int(rng.integers(0, 9)))
+    positions = np.sort(rng.choice(count, min(count, changed), replace=False)).astype(np.uint32)
+    change = SparseChange(positions, rng.choice(values, positions.size), combine)
+    before = memory.copy()
+    found = [fields_of(kernels.follow(memory, first, change)) for kernels in KERNELS]
+    for expected, actual in zip(*found, strict=True):
+        assert expected.dtype == actual.dtype
+        assert np.array_equal(expected, actual)
+    assert np.array_equal(memory, before)
 
 
 def test_a_process_with_little_memory_never_imports_numba() -> None:

@@ -128,7 +128,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "kept": KEPT,
 }
 UNKNOWN: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS,
+    st.none() | st.booleans() | st.integers(-MAX_INTEGER, MAX_INTEGER) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=8,
 )

@@ -74,7 +74,7 @@ def test_a_plan_reads_no_weights(chain: ThreeVersions) -> None:
 def test_a_chain_longer_than_the_limit_is_refused(chain: ThreeVersions) -> None:
     log, record = chain.versions.store.log, chain.versions.records[2]
     plan_checkout(chain.blobs, log, record, replace(LIMITS, chain_count=2))
-    with pytest.raises(LimitError, match="more than 1 deltas"):
+    with pytest.raises(LimitError, match="more than 1 delta"):
         plan_checkout(chain.blobs, log, record, replace(LIMITS, chain_count=1))
 
 

@@ -73,9 +73,9 @@ def test_nothing_of_the_base_is_read(chain: ThreeVersions) -> None:
 
 @pytest.mark.parametrize(("version", "base"), [(1, 2), (2, 2)])
 def test_there_is_no_way_back(chain: ThreeVersions, version: int, base: int) -> None:
-    assert path(chain, version, base) == NoDeltaPath(
-        PathBreak.OLDER, record(chain, version).version
-    )
+    found = path(chain, version, base)
+    assert found == NoDeltaPath(PathBreak.OLDER, record(chain, version).version)
+    assert str(found) == f"version {version}: it is not later than the one that is held"
 
 
 def test_a_base_with_another_digest_is_refused_naming_both(chain: ThreeVersions) -> None:

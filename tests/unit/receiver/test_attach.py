@@ -17,6 +17,7 @@ from weightstore.errors import (
     SchemaMismatchError,
     StoreClosedError,
     VersionNotFoundError,
+    WrongBaseError,
 )
 from weightstore.layout.boxes import Box
 from weightstore.receiver.attach import attach_receiver
@@ -80,6 +81,25 @@ def test_a_model_that_loaded_by_itself_is_adopted(store: WeightStore) -> None:
         step(trained)
         store.put_step(1, trained.state_dict())
         assert receiver.refit().way is Way.CHANGE
+
+
+def test_a_refused_adoption_leaves_the_places_of_what_is_live(store: WeightStore) -> None:
+    shared, apart = torch.randn(2, 4096)
+    live = {name: torch.zeros(4096) for name in "ab"}
+    with store:
+        store.put_step(0, {"a": shared, "b": shared})
+        shared[5] += 1
+        store.put_step(1, {"a": shared, "b": shared})
+        store.put_step(2, {"a": shared, "b": apart}, new_schema=True)
+        receiver = store.receiver(live)
+        receiver.refit(1)
+        with pytest.raises(WrongBaseError):
+            receiver.adopt(3)
+        assert receiver.refit(2).way is Way.CHANGE
+        assert all(torch.equal(tensor, shared) for tensor in live.values())
+        live["b"].copy_(apart)
+        assert receiver.adopt(3).version == 3
+        assert receiver.verify().version == 3
 
 
 def test_a_store_without_versions_has_nothing_to_attach_to(store: WeightStore) -> None:

@@ -94,6 +94,14 @@ def test_what_does_not_fit_is_refused() -> None:
         staged(Pool.of_size(200))
 
 
+def test_what_waits_for_a_memory_is_refused_before_it_outgrows_the_pool() -> None:
+    placement, _ = two_memories()
+    builder = ChangeBuilder(placement, Pool.of_size(200), [group(0), group(2)])
+    with pytest.raises(PoolFullError):
+        # The memory of both is not done before the second one.
+        builder.add(0, segment_of(placement, 0, list(range(40)), 1))
+
+
 def test_staging_again_takes_the_pool_back() -> None:
     pool = Pool.of_size(10_000)
     staged(pool)

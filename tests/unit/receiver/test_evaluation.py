@@ -113,7 +113,7 @@ def test_a_damaged_piece_says_where_it_is() -> None:
             "hash16": b"0" * 16,
         }
     )
-    broken = type(ref)(ref.job, ref.place, damaged)
+    broken = type(ref)(ref.job, ref.number, ref.place, damaged)
     evaluator = Evaluator(place_arrays(lab.schema, at_version(lab, 1), {}), PieceCodec())
     with pytest.raises(CorruptObjectError) as caught:
         evaluator.evaluate(PieceGroup(group.members, group.starts, group.first_index, (broken,)))

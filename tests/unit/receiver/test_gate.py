@@ -8,12 +8,17 @@ import pytest
 
 from weightstore.errors import NotReadyError
 from weightstore.ids import Sha256, VersionId
-from weightstore.receiver.gate import SampleVersions, ServedVersion, ServingGate
+from weightstore.receiver.gate import SampleVersions, ServedVersion, ServingGate, Wanted
 from weightstore.receiver.live_state import VersionRef
+from weightstore.receiver.serve_policy import TailView
 
 
 def ref(version: int) -> VersionRef:
     return VersionRef(VersionId(version), Sha256(f"{version:064x}"))
+
+
+def look(newest: int | None) -> TailView:
+    return TailView(None if newest is None else VersionId(newest), None, None, 1.0)
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def gate() -> ServingGate:
 
 def refuses(gate: ServingGate, **wanted: int) -> bool:
     try:
-        with gate.serving(**wanted):
+        with gate.serving(Wanted(**wanted)):
             return False
     except NotReadyError:
         return True
@@ -62,14 +67,13 @@ def test_only_what_was_asked_for_is_served(
     newest: int,
     is_served: bool,  # noqa: FBT001 -- a parameter of the test
 ) -> None:
-    gate.hear_of(VersionId(newest))
+    gate.hear(look(newest))
     assert refuses(gate, **wanted) is not is_served
 
 
 def test_an_older_rumour_of_the_newest_changes_nothing(gate: ServingGate) -> None:
-    gate.hear_of(VersionId(9))
-    gate.hear_of(VersionId(7))
-    gate.hear_of(None)
+    for newest in (9, 7, None):
+        gate.hear(look(newest))
     assert refuses(gate, max_lag=3)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from weightstore.errors import InputRefusedError, SchemaMismatchError
 from weightstore.layout.boxes import Box
@@ -74,6 +77,19 @@ def test_a_box_is_an_array_of_its_own_size() -> None:
 def test_what_does_not_fit_is_named(change: dict[str, Units], words: str) -> None:
     with pytest.raises(SchemaMismatchError, match=words):
         place_arrays(SCHEMA, {**arrays(), **change}, {})
+
+
+def test_arrays_of_numbers_are_told_how_to_be_bits() -> None:
+    numbers: NDArray[Any] = np.zeros(1, np.float32)
+    with pytest.raises(SchemaMismatchError) as caught:
+        place_arrays(SCHEMA, {**arrays(), "b": numbers}, {})
+    assert "`array.reshape(-1).view(np.uint32)` for 'b'" in caught.value.do
+    place_arrays(SCHEMA, {**arrays(), "b": numbers.reshape(-1).view(np.uint32)}, {})
+    # Flattened it would be a copy, and what is written would reach nobody.
+    turned = np.zeros((6, 4), np.uint16).T
+    with pytest.raises(SchemaMismatchError) as caught:
+        place_arrays(SCHEMA, {**arrays(), "a": turned}, {})
+    assert "Build the model" in caught.value.do
 
 
 def test_arrays_that_cannot_be_written_are_refused() -> None:

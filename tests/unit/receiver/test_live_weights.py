@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from weightstore.errors import InputRefusedError, NotReadyError
-from weightstore.receiver.gate import ServingGate
+from weightstore.receiver.gate import ServingGate, Wanted
 from weightstore.receiver.live_state import (
+    Applying,
     Dirty,
     Empty,
+    Live,
     NothingStaged,
     Ready,
     VersionRef,
@@ -137,8 +139,63 @@ def test_a_gate_that_an_interrupt_left_closed_is_opened_again(lab: ReceiverLab) 
     with pytest.raises(NotReadyError), story.gate.serving():
         raise AssertionError
     story.weights.reopen()
-    with story.gate.serving(exact=1):
+    with story.gate.serving(Wanted(exact=1)):
         pass
     story.weights.soil("spoiled")
     story.weights.reopen()
     assert story.gate.open_version is None
+
+
+def test_the_parts_of_an_apply_one_by_one(lab: ReceiverLab) -> None:
+    story = Story(lab)
+    weights, tally = story.weights, story.tally()
+    story.stage(1)
+    story.apply()
+    story.stage(2)
+    lives: list[Live] = []
+    for part in (weights.close_for_apply, weights.write_staged, weights.resume_after):
+        part(tally)
+        lives.append(weights.live)
+        assert weights.tables is not None
+        assert story.gate.open_version is None
+    first, second = story.refs[:2]
+    assert lives == [Whole(first), Applying(first, second), Whole(second)]
+    weights.open_after()
+    assert story.gate.open_version == story.refs[1]
+    assert weights.staged == NothingStaged()
+    assert lab.is_at(story.arrays, 2)
+
+
+def test_what_was_written_and_not_opened_is_staged_again_as_a_redo(lab: ReceiverLab) -> None:
+    story = Story(lab)
+    weights, tally = story.weights, story.tally()
+    story.stage(1)
+    story.apply()
+    story.stage(2)
+    weights.close_for_apply(tally)
+    weights.write_staged(tally)
+    again = weights.stage_again(lab.versions.records[1], tally)
+    assert again.way is Way.CHANGE
+    assert weights.is_cut
+    assert weights.step is not None
+    weights.write_staged(tally)
+    weights.resume_after(tally)
+    weights.open_after()
+    assert lab.is_at(story.arrays, 2)
+    # Another version than the one that was begun is staged on top of what was written.
+    story.stage(3)
+    weights.close_for_apply(tally)
+    weights.write_staged(tally)
+    assert weights.stage_again(lab.versions.records[1], tally).way is Way.FULL
+    assert weights.live == Whole(story.refs[2])
+
+
+def test_a_whole_version_that_was_written_is_not_written_again(lab: ReceiverLab) -> None:
+    story = Story(lab)
+    weights, tally = story.weights, story.tally()
+    story.stage(1)
+    weights.close_for_apply(tally)
+    weights.write_staged(tally)
+    assert weights.stage_again(lab.versions.records[0], tally).way is Way.NOTHING
+    weights.settle()
+    assert weights.held == story.refs[0]

@@ -182,8 +182,14 @@ def test_staging_goes_on_while_it_serves(lab: ReceiverLab) -> None:
 
 def test_what_is_staged_is_not_staged_again(lab: ReceiverLab) -> None:
     receiver, _ = lab.host_receiver(at=1)
-    receiver.stage(2)
-    assert receiver.refit(2).size_bytes.wire == 0
+    ready = receiver.stage(2)
+    assert receiver.stage(2) is ready
+    delete(lab, "packs/", "")
+    report = receiver.refit(2)
+    assert (report.target, report.way) == (2, Way.CHANGE)
+    # What staging has read and counted is in the report of the refit that it was for.
+    assert report.size_bytes.wire > 0
+    assert Phase.FETCH in report.seconds
 
 
 def test_tied_names_with_memory_of_their_own_both_change(lab: ReceiverLab) -> None:

@@ -23,6 +23,7 @@ from weightstore.receiver.live_state import (
     Way,
 )
 from weightstore.receiver.placement import Placement
+from weightstore.receiver.reports import Report
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, ReceiverLab
 
@@ -57,6 +58,8 @@ def test_of_two_refits_at_once_the_newer_version_wins(lab: ReceiverLab) -> None:
 
     receiver.on_applied(callback)
     reports = {}
+    told: list[Report] = []
+    receiver.on_report(told.append)
 
     def refit(version: int) -> None:
         reports[version] = receiver.refit(version)
@@ -64,7 +67,7 @@ def test_of_two_refits_at_once_the_newer_version_wins(lab: ReceiverLab) -> None:
     newer = threading.Thread(target=refit, args=(4,))
     newer.start()
     assert inside.wait(10)
-    receiver._lock = lock = WatchedLock(receiver._lock)  # type: ignore[assignment]
+    receiver._refits.lock = lock = WatchedLock(receiver._refits.lock)  # type: ignore[assignment]
     older = threading.Thread(target=refit, args=(2,))
     older.start()
     assert lock.is_waited_for.wait(10)
@@ -73,6 +76,7 @@ def test_of_two_refits_at_once_the_newer_version_wins(lab: ReceiverLab) -> None:
     older.join(10)
     assert reports[4].target == 4
     assert (reports[2].superseded_by, reports[2].way) == (4, Way.NOTHING)
+    assert told == [reports[4], reports[2]]
     assert lab.is_at(arrays, 4)
     assert receiver.refit(2).target == 2
 

@@ -20,7 +20,7 @@ from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.reports import Tally
 from weightstore.receiver.steps import ChangeStep, FullStep, StepMaker, StreamStep
 from weightstore.storage.memory import MemoryBlobStore
-from weightstore.testing.real_versions import mixed_schema
+from weightstore.testing.real_versions import mixed_schema, next_weights, random_weights
 from weightstore.testing.receiver_lab import ReceiverLab
 from weightstore.testing.store_lab import store_on
 from weightstore.testing.virtual_time import VirtualClock
@@ -60,6 +60,34 @@ def test_a_change_that_does_not_fit_is_streamed(lab: ReceiverLab) -> None:
     assert "100 bytes" in tally.reason
     after = step.write(tally, is_redo=False)
     assert np.array_equal(after.table, lab.versions.plan().last_table)
+
+
+@pytest.mark.parametrize("has_full_form", [True, False])
+def test_a_full_form_is_a_shortcut_where_the_deltas_are_more(*, has_full_form: bool) -> None:
+    schema = Schema.build([TensorSpec("a", DType.BF16, (4096,))])
+    lab = ReceiverLab.with_versions(schema, 2)
+    receiver, arrays = lab.host_receiver(at=1, tied=False)
+    for seed in range(2, 12):
+        # Bits drawn anew: a delta of about the size of the tensor.
+        lab.put(random_weights(schema, seed), full=has_full_form and seed == 11)
+    newest = lab.put(next_weights(lab.weights[12], 99))
+    report = receiver.refit("latest")
+    assert (report.way is Way.FULL) is has_full_form
+    assert ("11 deltas" not in report.reason) or has_full_form
+    assert lab.is_at(arrays, newest)
+
+
+def test_a_full_form_that_is_gone_is_no_shortcut() -> None:
+    schema = Schema.build([TensorSpec("a", DType.BF16, (4096,))])
+    lab = ReceiverLab.with_versions(schema, 2)
+    receiver, arrays = lab.host_receiver(at=1, tied=False)
+    for seed in range(2, 12):
+        lab.put(random_weights(schema, seed), full=seed == 11)
+    for blob in list(lab.blobs.list("anchors/")):
+        lab.blobs.delete(blob.key)
+    report = receiver.refit("latest")
+    assert report.way is Way.CHANGE
+    assert lab.is_at(arrays, 12)
 
 
 def test_a_stream_ends_dirty_unless_the_digests_agree(lab: ReceiverLab) -> None:
@@ -132,6 +160,6 @@ def test_a_version_whose_tied_names_differ_moves_into_a_new_placement() -> None:
     assert step.placement is placed[1]
     assert maker.placement is placed[0]
     step.write(tally, is_redo=False)
-    maker.seat_of(step)
+    maker.seat_once(step.placement)
     assert maker.placement is placed[1]
     assert tied.is_at(arrays, 1)

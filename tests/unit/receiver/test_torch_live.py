@@ -14,13 +14,16 @@ from weightstore.layout.boxes import Box
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Alias, Schema
 from weightstore.layout.tensors import HostTensor, TensorSpec
+from weightstore.receiver.device_kernels import DeviceKernels
 from weightstore.receiver.live_state import Dirty, Way
 from weightstore.receiver.pool import Pool
 from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_settings import ReceiverSettings
+from weightstore.receiver.torch_kernels import TorchKernels
 from weightstore.receiver.torch_live import checked_tensors, place_tensors, pool_maker
 from weightstore.receiver.torch_targets import torch_tensor
 from weightstore.testing.receiver_lab import SMALL_LAUNCHES, ReceiverLab
+from weightstore.testing.triton_interpreter import OneAtATime
 
 SMALL_POOL = ReceiverSettings(pool_size_bytes=64, block_timeout_s=1.0)
 SCHEMA = Schema.build(
@@ -33,6 +36,13 @@ SCHEMA = Schema.build(
     aliases=[Alias("w.tied", "w")],
 )
 Tensors = dict[str, torch.Tensor]
+KERNELS = ["numpy", "torch"]
+ALL_KERNELS = [*KERNELS, "triton"]
+
+
+def loops(kernels: str) -> DeviceKernels | None:
+    """Those of the codec, torch's operations, or Triton's kernels by its interpreter."""
+    return {"numpy": lambda: None, "torch": TorchKernels, "triton": OneAtATime}[kernels]()
 
 
 def zeros(spec: TensorSpec) -> torch.Tensor:
@@ -123,9 +133,9 @@ def attached(
     tensors: Tensors,
     settings: ReceiverSettings | None = None,
     *,
-    through_numpy: bool = True,
+    kernels: str = "numpy",
 ) -> Receiver:
-    place = partial(place_tensors, targets=tensors, boxes={}, through_numpy=through_numpy)
+    place = partial(place_tensors, targets=tensors, boxes={}, kernels=loops(kernels))
     return lab.receiver(place, settings)
 
 
@@ -136,18 +146,18 @@ def lab() -> ReceiverLab:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("settings", [SMALL_LAUNCHES, SMALL_POOL], ids=["staged", "streamed"])
-@pytest.mark.parametrize("through_numpy", [True, False], ids=["numpy", "torch"])
+@pytest.mark.parametrize("kernels", KERNELS)
 def test_every_form_takes_every_way_without_moving(
     lab: ReceiverLab,
     form: str,
     settings: ReceiverSettings,
-    through_numpy: bool,  # noqa: FBT001 -- a parameter of the test
+    kernels: str,
 ) -> None:
     tensors = FORMS[form]()
     before = {
         name: (each.data_ptr(), each.stride(), each.requires_grad) for name, each in tensors.items()
     }
-    receiver = attached(lab, tensors, settings, through_numpy=through_numpy)
+    receiver = attached(lab, tensors, settings, kernels=kernels)
     ways = []
     for version in (1, 2, 4, 3):
         ways.append(receiver.refit(version).way)
@@ -172,20 +182,20 @@ def test_memory_around_views_stays(lab: ReceiverLab) -> None:
 def test_it_may_be_attached_inside_inference_mode(lab: ReceiverLab) -> None:
     with torch.inference_mode():
         tensors = {name: tensor.clone() for name, tensor in plain().items()}
-        receiver = attached(lab, tensors, through_numpy=False)
+        receiver = attached(lab, tensors, kernels="torch")
         receiver.refit(1)
     receiver.refit(2)
     assert is_at(lab, tensors, 2)
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
-@pytest.mark.parametrize("through_numpy", [True, False], ids=["numpy", "torch"])
+@pytest.mark.parametrize("kernels", ALL_KERNELS)
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("settings", [SMALL_LAUNCHES, SMALL_POOL], ids=["staged", "streamed"])
 def test_all_patterns_of_a_16_bit_float_arrive_by_every_way(
     dtype: DType,
-    through_numpy: bool,  # noqa: FBT001 -- parameters of the test
-    transpose: bool,  # noqa: FBT001
+    kernels: str,
+    transpose: bool,  # noqa: FBT001 -- a parameter of the test
     settings: ReceiverSettings,
 ) -> None:
     schema = Schema.build([TensorSpec("w", dtype, (256, 256))])
@@ -197,14 +207,14 @@ def test_all_patterns_of_a_16_bit_float_arrive_by_every_way(
     tensor = tensor.t() if transpose else tensor
     large = ReceiverSettings(pool_size_bytes=10_000_000, launch_size_bytes=100_000)
     used = large if settings is SMALL_LAUNCHES else settings
-    receiver = attached(lab, {"w": tensor}, used, through_numpy=through_numpy)
+    receiver = attached(lab, {"w": tensor}, used, kernels=kernels)
     for version in (4, 1, 2, 3, 4):
         receiver.refit(version)
         assert bits(tensor) == lab.weights[version]["w"].tobytes()
 
 
-@pytest.mark.parametrize("through_numpy", [True, False], ids=["numpy", "torch"])
-def test_random_float_payloads_arrive(through_numpy: bool) -> None:  # noqa: FBT001 -- a parameter of the test
+@pytest.mark.parametrize("kernels", ALL_KERNELS)
+def test_random_float_payloads_arrive(kernels: str) -> None:
     schema = Schema.build(
         [TensorSpec("a", DType.F32, (70_000,)), TensorSpec("b", DType.C64, (300,))]
     )
@@ -219,7 +229,7 @@ def test_random_float_payloads_arrive(through_numpy: bool) -> None:  # noqa: FBT
         )
     tensors = {spec.name: zeros(spec) for spec in schema.tensors}
     settings = ReceiverSettings(pool_size_bytes=10_000_000)
-    receiver = attached(lab, tensors, settings, through_numpy=through_numpy)
+    receiver = attached(lab, tensors, settings, kernels=kernels)
     for version in (1, 2, 4, 3):
         receiver.refit(version)
         assert is_at(lab, tensors, version)
@@ -276,11 +286,11 @@ def test_tensors_in_each_others_memory_are_refused(lab: ReceiverLab) -> None:
         attached(lab, tensors)
 
 
-@pytest.mark.parametrize("through_numpy", [True, False], ids=["numpy", "torch"])
+@pytest.mark.parametrize("kernels", ALL_KERNELS)
 @pytest.mark.parametrize("settings", [SMALL_LAUNCHES, SMALL_POOL], ids=["staged", "streamed"])
 def test_boxes_hold_their_part_of_every_version(
     lab: ReceiverLab,
-    through_numpy: bool,  # noqa: FBT001 -- a parameter of the test
+    kernels: str,
     settings: ReceiverSettings,
 ) -> None:
     boxes = {
@@ -294,7 +304,7 @@ def test_boxes_hold_their_part_of_every_version(
         "w": torch.zeros(100, 256, dtype=torch.bfloat16),
         "w.tied": torch.zeros(64, 300, dtype=torch.bfloat16).t(),
     }
-    place = partial(place_tensors, targets=tensors, boxes=boxes, through_numpy=through_numpy)
+    place = partial(place_tensors, targets=tensors, boxes=boxes, kernels=loops(kernels))
     receiver = lab.receiver(place, settings)
     for version in (1, 2, 4, 3):
         report = receiver.refit(version)

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weightstore.errors import ObjectMissingError, VersionGoneError, VersionNotFoundError
+from weightstore.errors import (
+    NotReadyError,
+    ObjectMissingError,
+    VersionGoneError,
+    VersionNotFoundError,
+)
 from weightstore.history.delta_path import DeltaPath, NoDeltaPath, VersionRef
+from weightstore.receiver.live_state import Way
+from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.store import WeightStore
 from weightstore.testing.real_versions import mixed_schema
@@ -14,11 +21,11 @@ from weightstore.testing.receiver_lab import ReceiverLab
 from weightstore.testing.store_lab import LAB_SETTINGS, other_weights, store_on
 
 
-def test_versions_are_found_with_the_newest() -> None:
+def test_versions_are_found_by_what_names_them() -> None:
     lab = ReceiverLab.with_versions(mixed_schema(), 3)
-    record, newest = lab.source.find(2)
-    assert (record.version, newest) == (2, 3)
-    assert lab.source.find("latest")[0].version == 3
+    record = lab.source.find(2)
+    assert record.version == 2
+    assert lab.source.find("latest").version == 3
     assert lab.source.schema(record) == lab.schema
     with pytest.raises(VersionNotFoundError):
         lab.source.find(9)
@@ -39,12 +46,33 @@ def test_a_version_that_is_retired_under_its_reader_is_gone_not_damaged() -> Non
         for step in range(3):
             store.put_step(step, other_weights(step), anchor=True)
         source = store.receiver({"w": np.zeros(8, np.uint32)})._source
-        record, _ = source.find(1)
+        record = source.find(1)
         with source.gone_if_retired(record):
             pass
         store.retire()
         with pytest.raises(VersionGoneError), source.gone_if_retired(record):
             raise ObjectMissingError("a pack")
-        newest, _ = source.find(3)
+        newest = source.find(3)
         with pytest.raises(ObjectMissingError), source.gone_if_retired(newest):
             raise ObjectMissingError("a pack")
+
+
+def test_p9_a_version_retired_while_it_is_streamed_is_gone_and_never_damaged() -> None:
+    blobs = MemoryBlobStore()
+    with store_on(blobs, settings=LAB_SETTINGS) as store:
+        weights = other_weights(0)
+        for step, is_anchor in enumerate((True, False, True)):
+            weights = {name: units + 1 for name, units in weights.items()}
+            store.put_step(step, weights, anchor=is_anchor)
+        receiver = store.receiver(
+            {name: np.zeros(units.size, np.uint32) for name, units in weights.items()},
+            settings=ReceiverSettings(pool_size_bytes=1),
+        )
+        receiver.refit(1)
+        assert receiver.stage(2).way is Way.STREAMED
+        store.retire()
+        with pytest.raises(VersionGoneError, match="newest kept version is 3"):
+            receiver.apply()
+        with pytest.raises(NotReadyError), receiver.serving():
+            raise AssertionError
+        assert receiver.refit().target == 3

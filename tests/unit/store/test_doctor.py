@@ -171,7 +171,7 @@ def test_void_records_and_foreign_files_of_the_log_are_told(place: Path) -> None
     found = by_check(examine(place))["log"]
     assert [each.severity for each in found] == [Severity.WARNING, Severity.NOTE]
     assert "log/notes.txt" in found[0].what
-    assert found[1].what == f"1 records count for nothing: slots {record['slot']}"
+    assert found[1].what == f"1 record counts for nothing: slot {record['slot']}"
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_leftovers_of_dead_processes_are_notes(place: Path) -> None:
     assert "weightstore retire" in only(report, "temporary").do
     assert "1 lock files" in only(report, "locks").what
     assert [each.what for each in by_check(report)["names"]] == [
-        "1 objects of a cut probe are under probe/",
+        "1 object of a cut probe is under probe/",
         "no release puts these here, and none touches them: README",
     ]
     assert "a local index of " in only(report, "index").what

@@ -356,3 +356,17 @@ def test_weights_are_never_written_into_the_store(made: Path, tmp_path: Path) ->
         with pytest.raises(InputRefusedError, match="lies in the store"):
             reader.export("latest", target)
     assert tree(place) == before
+
+
+@pytest.mark.parametrize("kept", ["target", "neither"])
+def test_p9_an_overwrite_set_whose_versions_are_retired_while_it_is_iterated_is_gone(
+    kept: str,
+) -> None:
+    blobs = _three_full_versions()
+    reader = store_on(blobs, seed="reader")
+    target = 6 if kept == "target" else 3
+    found = reader.overwrite_set(target, 1)
+    assert not found.is_whole
+    store_on(blobs, seed="retirer", settings=LAB_SETTINGS).retire()
+    with pytest.raises(VersionGoneError, match="newest kept version is 6"):
+        list(found)

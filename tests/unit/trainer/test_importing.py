@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from weightstore.errors import (
     CommitUnknownError,
     InputRefusedError,
+    SchemaMismatchError,
     StepConflictError,
     StepOrderError,
     StorageFailedError,
@@ -59,12 +60,24 @@ def at_end() -> Iterator[ExitStack]:
 
 
 def run_import(
-    lab: TrainerLab, path: Path, step: int = 0, *, take_over: bool = False
+    lab: TrainerLab,
+    path: Path,
+    step: int = 0,
+    *,
+    take_over: bool = False,
+    new_schema: bool = False,
 ) -> VersionRecord:
-    return imported(lab, path, step, take_over=take_over).record
+    return imported(lab, path, step, take_over=take_over, new_schema=new_schema).record
 
 
-def imported(lab: TrainerLab, path: Path, step: int = 0, *, take_over: bool = False) -> Imported:
+def imported(
+    lab: TrainerLab,
+    path: Path,
+    step: int = 0,
+    *,
+    take_over: bool = False,
+    new_schema: bool = False,
+) -> Imported:
     return import_checkpoint(
         lab.blobs,
         lab.log,
@@ -75,6 +88,7 @@ def imported(lab: TrainerLab, path: Path, step: int = 0, *, take_over: bool = Fa
         entropy=lab.entropy,
         settings=lab.settings,
         take_over=take_over,
+        new_schema=new_schema,
     )
 
 
@@ -135,7 +149,10 @@ def test_another_checkpoint_under_the_same_step_is_refused(checkpoint: Path) -> 
     save_file({"other": torch.zeros(3)}, checkpoint / "model.safetensors")
     with pytest.raises(StepConflictError, match="schema"):
         run_import(lab, checkpoint, step=3)
-    assert run_import(lab, checkpoint, step=4).version == 2
+    with pytest.raises(SchemaMismatchError, match="tensor 'other' is not in the schema"):
+        run_import(lab, checkpoint, step=4)
+    assert [one.key for one in lab.blobs.list("anchors/") if "-2-" in one.key] == []
+    assert run_import(lab, checkpoint, step=4, new_schema=True).version == 2
     assert lab.log.tail().now.claim is None
 
 

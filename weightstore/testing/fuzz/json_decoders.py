@@ -16,10 +16,13 @@ from weightstore.format.format_file import FormatFile, decode_format_file, encod
 from weightstore.format.keys import (
     layout_key,
     log_key,
+    member_key,
+    parse_member_key,
     parse_trainer_key,
     receipt_key,
 )
 from weightstore.format.manifest import Manifest, decode_manifest
+from weightstore.format.member import MemberVersion, decode_member, encode_member, members_sha256
 from weightstore.format.objects import ObjectRef
 from weightstore.format.receipts import (
     OpenReceipt,
@@ -37,7 +40,9 @@ from weightstore.format.records import (
     encode_record,
 )
 from weightstore.format.rules import EMPTY_PREFIX, Invalid, Prefix, advance, validate
+from weightstore.history.activation import has_applied, has_staged
 from weightstore.history.manifests import load_manifest
+from weightstore.history.members import list_members
 from weightstore.ids import (
     Attempt,
     Epoch,
@@ -55,10 +60,12 @@ from weightstore.layout.schema import Alias, Schema
 from weightstore.layout.tensors import TensorSpec
 from weightstore.settings import Limits
 from weightstore.storage.blob_keys import check_key
+from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.fuzz.decoder import Decoder
 from weightstore.testing.fuzz.mutating import Form
 from weightstore.testing.hard_keys import STRANGE_KEYS
 from weightstore.testing.log_story import LogStory
+from weightstore.testing.members import empty_member
 from weightstore.testing.real_versions import ThreeVersions, mixed_schema
 
 _STORE_ID = StoreId("0" * 32)
@@ -155,6 +162,7 @@ def _object_decoders(store: ThreeVersions) -> Iterator[Decoder]:
         ("format.format_file:decode_format_file",),
     )
     yield from _receipt_decoders(manifests[-1])
+    yield from _member_decoders(manifests[-1])
     yield from _plain_decoders(manifests[-1].schema_ref)
 
 
@@ -173,6 +181,21 @@ def _receipt_decoders(manifest: Manifest) -> Iterator[Decoder]:
         _decode_rank_receipt,
         Form.JSON,
         ("format.receipts:decode_rank_receipt",),
+    )
+
+
+def _member_decoders(manifest: Manifest) -> Iterator[Decoder]:
+    version = MemberVersion(version=manifest.version, digest=manifest.digest)
+    empty = empty_member()
+    busy = empty.model_copy(
+        update={"state": "whole", "live": version, "staged": version, "activate_slot": 1}
+    )
+    yield Decoder(
+        "members",
+        (encode_member(empty), encode_member(busy)),
+        partial(_decode_member, version),
+        Form.JSON,
+        ("format.member:decode_member", "format.canonical:decode_model"),
     )
 
 
@@ -281,6 +304,19 @@ def _decode_rank_receipt(data: bytes) -> None:
     assert encode_receipt(decode_rank_receipt(data, what="a receipt")) == data
 
 
+def _decode_member(wanted: MemberVersion, data: bytes) -> None:
+    """Alone, and in a list, where one that is refused is passed over."""
+    blobs = MemoryBlobStore()
+    blobs.overwrite(member_key(empty_member().member_id), data)
+    listed = list_members(blobs, Limits())
+    assert len(listed.members) + len(listed.unreadable) == 1
+    member = decode_member(data, what="a member")
+    assert encode_member(member) == data
+    has_staged(member, wanted)
+    has_applied(member, wanted, Slot(1))
+    members_sha256([member])
+
+
 def _decode_json(data: bytes) -> None:
     assert encode_json(decode_json(data, what="a value")) == data
 
@@ -297,6 +333,7 @@ def _name_decoders(store: ThreeVersions) -> Iterator[Decoder]:
         receipt_key(run, Epoch(3), session, VersionId(2), Attempt(1), None),
         receipt_key(run, Epoch(3), session, VersionId(2), Attempt(1), 7),
         layout_key(run, Epoch(3), session),
+        member_key(empty_member().member_id),
         log_key(Slot(10**19)),
         *(key for key in STRANGE_KEYS if key.isascii()),
     ]
@@ -305,7 +342,11 @@ def _name_decoders(store: ThreeVersions) -> Iterator[Decoder]:
         tuple(key.encode() for key in keys),
         _decode_key,
         Form.BYTES,
-        ("format.keys:parse_trainer_key", "storage.blob_keys:check_key"),
+        (
+            "format.keys:parse_trainer_key",
+            "format.keys:parse_member_key",
+            "storage.blob_keys:check_key",
+        ),
     )
     yield Decoder(
         "names",
@@ -326,6 +367,8 @@ def _decode_key(data: bytes) -> None:
         assert rest.startswith(launch)
         assert folder in {"manifests", "packs", "anchors", "receipts", "layouts"}
         assert found.version is None or f"{found.version}" in rest[len(launch) :]
+    member_id = parse_member_key(key)
+    assert member_id is None or key == member_key(member_id)
     names = check_key(key)
     assert "/".join(names) == key
     assert not {"", ".", ".."} & set(names)

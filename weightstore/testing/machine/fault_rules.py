@@ -194,7 +194,9 @@ class FaultRules(PutRules, KeepRules):
         safetensors.numpy.save_file(weights, path)
 
         def run(store: WeightStore) -> int:
-            return store.import_checkpoint(path, run=IMPORT_RUN, step=step, take_over=True).version
+            return store.import_checkpoint(
+                path, run=IMPORT_RUN, step=step, take_over=True, new_schema=True
+            ).version
 
         return Operation(run, (len(self.versions) + 1, weights, IMPORT_RUN, step), _nothing)
 

@@ -116,7 +116,11 @@ class PutRules(StoreModel):
         safetensors.numpy.save_file(weights, path)
         for number in range(2):
             info = self.store.import_checkpoint(
-                path, run=IMPORT_RUN, step=step, take_over=self.is_orphaned
+                path,
+                run=IMPORT_RUN,
+                step=step,
+                take_over=self.is_orphaned,
+                new_schema=True,
             )
             self.is_orphaned = False
             if number == 0:

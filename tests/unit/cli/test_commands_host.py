@@ -1,0 +1,119 @@
+"""`weightstore host` as a process: it serves until it is ended, and says what it did."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weightstore.cli.exit_codes import ExitCode
+from weightstore.receiver.receiver_settings import ReceiverSettings
+from weightstore.store import WeightStore
+from weightstore.testing.command_lab import Run
+from weightstore.testing.store_lab import LAB_SETTINGS
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    with WeightStore.open(tmp_path / "store", create=True, settings=LAB_SETTINGS) as store:
+        weights = np.zeros(5000, np.float32)
+        store.put_step(0, {"w": weights})
+        weights[:50] = 1
+        store.put_step(1, {"w": weights})
+    return tmp_path / "store"
+
+
+@contextmanager
+def hosting(place: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, once its socket is there."""
+    command = [sys.executable, "-m", "weightstore", "host", str(place), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], WAIT_S)[0], "it says nothing"
+    return process.stdout.readline().decode()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_ended(run: Run, place: Path, ending: signal.Signals) -> None:
+    socket = place.with_name("agent")
+    with hosting(place, "--socket", str(socket), "--memory", "64 MiB") as process:
+        assert line_of(process) == f"serving {place} at {socket}, up to 64.0 MiB\n"
+        live = np.zeros(5000, np.float32)
+        with WeightStore.open(place, settings=LAB_SETTINGS) as store:
+            receiver = store.receiver(
+                {"w": live.view(np.uint32)}, settings=ReceiverSettings(agent_socket=socket)
+            )
+            receiver.refit(1)
+            report = receiver.refit(2)
+            assert (report.way.value, report.reason, report.size_bytes.wire) == ("change", "", 0)
+            assert np.count_nonzero(live) == 50
+        found = run("host", place, "--socket", socket, "--stats", "--json").json
+        assert (found["decoded_piece_count"], found["served_piece_count"]) == (1, 1)
+        assert "1 piece of 1 pack" in run("host", place, "--socket", socket, "--stats").out
+        assert run("host", place, "--socket", socket).code == ExitCode.CONFLICT
+        process.send_signal(ending)
+        out, err = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, err) == (0, b"")
+    assert "1 piece of 1 pack" in out.decode()
+    assert not socket.exists()
+
+
+def test_as_json_it_says_one_document_at_its_end(place: Path) -> None:
+    socket = place.with_name("agent")
+    with hosting(place, "--socket", str(socket), "--json") as process:
+        store = WeightStore.open(place, settings=LAB_SETTINGS)
+        for _ in range(int(WAIT_S / 0.05)):
+            if socket.exists():
+                break
+            select.select([], [], [], 0.05)
+        assert socket.exists()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=WAIT_S)
+        store.close()
+    assert json.loads(out)["decoded_pack_count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--socket", "agent", "--memory", "lots"), ExitCode.USAGE),
+        (("--socket", "agent", "--memory", "0"), ExitCode.USAGE),
+        (("--socket", "a" * 200), ExitCode.REFUSED),
+        (("--socket", "agent", "--stats"), ExitCode.UNAVAILABLE),
+        (("--socket", "nowhere/agent"), ExitCode.UNAVAILABLE),
+        ((), ExitCode.USAGE),
+    ],
+)
+def test_what_cannot_be_is_said(
+    run: Run,
+    place: Path,
+    words: tuple[str, ...],
+    code: ExitCode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(place.parent)
+    assert run("host", place, *words).code == code
+
+
+def test_a_file_at_the_path_stays(run: Run, place: Path) -> None:
+    path = place.with_name("file")
+    path.write_text("mine")
+    assert run("host", place, "--socket", path).code == ExitCode.REFUSED
+    assert path.read_text() == "mine"

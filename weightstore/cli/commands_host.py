@@ -1,0 +1,104 @@
+"""The command that serves the receivers of one machine: host."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from weightstore.arguments import counted
+from weightstore.cli.environment import environment_settings
+from weightstore.cli.options import JsonOption, StoreArgument
+from weightstore.cli.output import out, print_facts, print_json, size_text
+from weightstore.store import AgentStats, WeightStore
+
+_SIZE = re.compile(r"([1-9][0-9]{0,14}) ?(B|KiB|MiB|GiB|TiB)?")
+_FACTORS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the app."""
+    app.command(
+        epilog="Examples: weightstore host /data/policy --socket /run/ws.sock --memory 8GiB; "
+        "weightstore host /data/policy --socket /run/ws.sock --stats. Ctrl-C ends it."
+    )(host)
+
+
+def host(
+    store: StoreArgument,
+    *,
+    socket: Annotated[
+        str,
+        typer.Option(
+            "--socket", metavar="PATH", help="Where the receivers of this machine find it."
+        ),
+    ],
+    memory: Annotated[
+        str,
+        typer.Option("--memory", metavar="SIZE", help="Bound on what it holds, such as 512MiB."),
+    ] = "4GiB",
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Say what the agent that runs there has done, and end.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read and decode each pack once for all receivers of this machine, until it is ended."""
+    memory_bytes = _size_bytes(memory)
+    with WeightStore.open(store, settings=environment_settings()) as opened:
+        if stats:
+            _print(opened.host_agent_stats(socket), as_json=as_json)
+            return
+        with _until_ended() as ended, opened.host_agent(socket, memory_bytes=memory_bytes) as agent:
+            if not as_json:
+                text = f"serving {opened.location} at {socket}, up to {size_text(memory_bytes)}"
+                out.print(text, markup=False, soft_wrap=True)
+            ended.wait()
+            done = agent.stats()
+    _print(done, as_json=as_json)
+
+
+def _size_bytes(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is no size; give a number with KiB, MiB, GiB or TiB",
+            param_hint="--memory",
+        )
+    return int(found[1]) * _FACTORS[found[2] or "B"]
+
+
+@contextmanager
+def _until_ended() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set: both are the ordinary end of an agent."""
+    ended = threading.Event()
+    before = [(each, signal.signal(each, lambda *_: ended.set())) for each in _ENDING_SIGNALS]
+    try:
+        yield ended
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
+def _print(found: AgentStats, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found.model_dump(mode="json", exclude={"kind"}))
+        return
+    print_facts(
+        {
+            "decoded": f"{counted(found.decoded_piece_count, 'piece')} of "
+            f"{counted(found.decoded_pack_count, 'pack')}, "
+            f"{size_text(found.wire_bytes)} read",
+            "served": f"{counted(found.served_piece_count, 'piece')} of "
+            f"{counted(found.served_pack_count, 'pack')}",
+            "turned away": f"{found.busy_count} busy, {found.failed_count} failed",
+            "holds": f"{counted(found.segment_count, 'segment')}, "
+            f"{size_text(found.memory_bytes)} of {size_text(found.memory_limit_bytes)}",
+            "connections": found.connection_count,
+        }
+    )

@@ -1,0 +1,68 @@
+"""How one host agent works; changes no bit of what it hands out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from weightstore.arguments import shown
+from weightstore.errors import InputRefusedError
+from weightstore.settings import GIB
+
+PROTOCOL_NUMBER = 1
+"""Agents and ranks of different numbers do not talk to each other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostAgentSettings:
+    """Bounds of a host agent.
+
+    Attributes:
+        memory_bytes: Of all segments and of the packs that are being decoded. The decoders'
+            buffers of one piece a thread come on top.
+        segment_count: Segments that are kept; each holds one file descriptor.
+        build_count: Packs that are read and decoded at once.
+        queue_count: Packs that are being decoded or wait for it; a rank that asks for one
+            more is told that the agent is busy.
+        connection_count: Open connections; one more is closed at once.
+        schema_count: Parsed schemas that are kept.
+        frame_timeout_s: From the first byte of a message to its last.
+        memory_wait_s: How long a pack waits for memory that ranks hold, before the one that asks
+            for it is told that the agent is busy.
+        wait_s_max: A request is answered after this time at the latest.
+
+    Raises:
+        InputRefusedError: a bound is no number from 1, or a time is not above 0.
+    """
+
+    memory_bytes: int = 4 * GIB
+    segment_count: int = 512
+    build_count: int = 2
+    queue_count: int = 64
+    connection_count: int = 256
+    schema_count: int = 4
+    frame_timeout_s: float = 10.0
+    memory_wait_s: float = 0.5
+    wait_s_max: float = 60.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            is_time = each.type == "float"
+            if not (_is_time(value) if is_time else _is_count(value)):
+                raise InputRefusedError(
+                    f"the setting {each.name} is {shown(value)}, expected "
+                    + ("a number of seconds above 0" if is_time else "a whole number from 1"),
+                    do=f"Give another {each.name}.",
+                    facts={"setting": each.name},
+                )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_time(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value > 0

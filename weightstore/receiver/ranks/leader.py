@@ -1,0 +1,340 @@
+"""`Leader`: decides for all ranks of an engine; lives in the process of rank 0.
+
+A round brings one version to every rank: stage, then close, apply, resume, open. Each part is
+asked only when every rank has answered the one before, so no gate opens before all have
+applied, and none is written before all are closed. (P4)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+from weightstore import arguments
+from weightstore.clock import Clock
+from weightstore.errors import (
+    InputRefusedError,
+    NotFoundError,
+    RankFailedError,
+    RanksDisagreeError,
+)
+from weightstore.format.records import VersionRecord
+from weightstore.ids import VersionId
+from weightstore.receiver.live_state import VersionRef
+from weightstore.receiver.ranks.digest_sums import DigestSums
+from weightstore.receiver.ranks.engine_report import EngineReport, logged, rank_reports
+from weightstore.receiver.ranks.engine_settings import EngineSettings
+from weightstore.receiver.ranks.messages import Part, ref_of
+from weightstore.receiver.ranks.roll_call import Answers, RollCall, T, Waiting
+from weightstore.receiver.version_source import VersionSource
+
+
+class Leader:
+    """Refits an engine of several ranks: of several threads one after the other.
+
+    Args:
+        roll_call: Asks the ranks.
+        source: The store.
+        clock: For times in reports, and for waits.
+        settings: Times and bounds.
+
+    Attributes:
+        own_step: A step of the rank that lives in this process.
+        before_drop: Called before a version that all have staged is given up.
+        live: The version that is open on every rank; None while there is none.
+        staged: The version that every rank has staged; None while there is none.
+        pending: The version that a round was about that failed after the gates were closed.
+    """
+
+    def __init__(
+        self,
+        roll_call: RollCall,
+        source: VersionSource,
+        *,
+        clock: Clock,
+        settings: EngineSettings,
+    ) -> None:
+        self._roll_call = roll_call
+        self._source = source
+        self._clock = clock
+        self._settings = settings
+        self._is_attached = False
+        self._is_waiting = False
+        self._sums = DigestSums(source)
+        self._lock = threading.RLock()
+        self._stage_s = 0.0
+        self.own_step: Callable[[], bool] = lambda: False
+        self.before_drop: Callable[[], None] = lambda: None
+        self.live: VersionRef | None = None
+        self.staged: VersionRef | None = None
+        self.pending: VersionRef | None = None
+
+    @property
+    def version(self) -> VersionId | None:
+        """The version that is open on every rank; None while there is none."""
+        return self.live.version if self.live else None
+
+    @property
+    def engine_id(self) -> str | None:
+        """Of the engine that this leader has begun; None before the first."""
+        engine = self._roll_call.engine
+        return engine.engine_id if engine else None
+
+    def lost_ranks(self) -> tuple[int, ...]:
+        """Ranks whose process was replaced since it attached to this leader's engine."""
+        return self._roll_call.lost_ranks()
+
+    def attach(self) -> VersionRef | None:
+        """Begin an engine and wait for every rank.
+
+        Ranks that all hold one version whole, by a full scan each, serve it again.
+
+        After a crash: the next leader begins another engine.
+
+        Returns:
+            The version that is open on every rank now; None if there is none.
+
+        Raises:
+            SchemaMismatchError: the ranks' boxes overlap or leave something out; all of it is
+                listed.
+            RankFailedError: a rank has not come in time, or failed.
+            FencedError: another leader has begun an engine.
+        """
+        return self._driven(self.attaching())
+
+    def stage(self, selector: int | str = "latest") -> VersionRef:
+        """Make a version ready on every rank while all of them serve.
+
+        Raises:
+            RankFailedError, RanksDisagreeError, FencedError: as `refit`.
+        """
+        return self._driven(self.staging(selector))
+
+    def apply(self) -> EngineReport:
+        """Bring what every rank has staged into place, on all of them.
+
+        After a crash or an error: as `refit`.
+
+        Raises:
+            InputRefusedError: nothing is staged.
+            RankFailedError, RanksDisagreeError, FencedError: as `refit`.
+        """
+        return self._driven(self.applying())
+
+    def refit(self, selector: int | str = "latest") -> EngineReport:
+        """Bring a version into place on every rank, whatever is there.
+
+        A round that had failed is finished first.
+
+        After a crash or an error: as long as no gate was closed, all ranks serve on; later
+        none serves until a refit has succeeded, here or by another leader. (P4, P5)
+
+        Raises:
+            RankFailedError: a rank failed, or is gone; the facts say which, and its code.
+            RanksDisagreeError: partial digests do not add up; no rank serves.
+            SchemaMismatchError, FencedError: as `attach`.
+            VersionGoneError, VersionNotFoundError, CorruptError: of the version.
+        """
+        return self._driven(self.refitting(selector))
+
+    # The same as generators, which yield while an answer is missing: a test puts any step of any
+    # rank in between.
+
+    def attaching(self) -> Waiting[VersionRef | None]:
+        """`attach`, step by step."""
+        return self._guarded(self._attach())
+
+    def staging(self, selector: int | str) -> Waiting[VersionRef]:
+        """`stage`, step by step."""
+        return self._guarded(self._stage_selected(arguments.selector(selector)))
+
+    def applying(self) -> Waiting[EngineReport]:
+        """`apply`, step by step."""
+        if self.staged is None or not self._is_attached:
+            raise InputRefusedError("no version is staged", do="Call stage or refit.")
+        return self._guarded(self._apply(self.staged))
+
+    def refitting(self, selector: int | str) -> Waiting[EngineReport]:
+        """`refit`, step by step."""
+        return self._guarded(self._refit(arguments.selector(selector)))
+
+    def _driven(self, waiting: Waiting[T]) -> T:
+        """Run to the end, with this process's own rank in between; every wait has a deadline."""
+        with self._lock, closing(waiting):
+            while True:
+                try:
+                    next(waiting)
+                except StopIteration as end:
+                    found: T = end.value
+                    return found
+                if not self.own_step():
+                    self._clock.sleep(self._settings.poll_s)
+
+    def _guarded(self, waiting: Waiting[T]) -> Waiting[T]:
+        """Trust in where the ranks are only after an end that says it."""
+        is_known = False
+        try:
+            found = yield from waiting
+            is_known = True
+        except (RankFailedError, RanksDisagreeError, NotFoundError):
+            is_known = True
+            raise
+        finally:
+            if not is_known:
+                self._is_attached = self._is_waiting = False
+        return found
+
+    def _ready(self) -> Waiting[None]:
+        """Attach, unless every rank is where it was."""
+        if not self._is_attached or self.lost_ranks():
+            yield from self._attach()
+
+    def _attach(self) -> Waiting[VersionRef | None]:
+        if not self._is_waiting:
+            self._begin()
+        answers = yield from self._roll_call.attached()
+        # Whatever comes now, the next attachment is that of a new engine.
+        self._is_waiting = False
+        _refuse_failed(answers)
+        self._sums.attach(answers)
+        self._is_attached = True
+        held = {None if one.held is None else ref_of(one.held) for one, _ in answers}
+        common = held.pop() if len(held) == 1 else None
+        record = None if common is None else self._found(common)
+        if record is not None:
+            yield from self._round(record)
+        return self.live
+
+    def _stage_selected(self, selector: int | str) -> Waiting[VersionRef]:
+        yield from self._ready()
+        return (yield from self._stage(self._source.find(selector)))
+
+    def _refit(self, selector: int | str) -> Waiting[EngineReport]:
+        yield from self._ready()
+        record = self._source.find(selector)
+        begun = None if self.pending is None else self._found(self.pending)
+        if begun is not None:
+            report = yield from self._round(begun)
+            if begun.version == record.version:
+                return report
+        elif self.pending is not None:
+            yield from self._soil(self.pending, "the version that was on its way is retired")
+        if self.live == VersionRef.of(record) and (yield from self._is_open(self.live)):
+            return EngineReport(record.version, record.version)
+        return (yield from self._round(record))
+
+    def _is_open(self, ref: VersionRef) -> Waiting[bool]:
+        """Whether every rank is there and still holds the version that was opened."""
+        answers = yield from self._ask(Part.CALL, ref)
+        return all(one.held is not None and ref_of(one.held) == ref for one, _ in answers)
+
+    def _round(self, record: VersionRecord) -> Waiting[EngineReport]:
+        target = VersionRef.of(record)
+        if self.staged != target:
+            yield from self._stage(record)
+        return (yield from self._apply(target))
+
+    def _stage(self, record: VersionRecord) -> Waiting[VersionRef]:
+        """Have a version staged, and its digests checked, while all serve."""
+        target = VersionRef.of(record)
+        start_s = self._clock.monotonic_s()
+        self._roll_call.round += 1
+        self._drop_staged()
+        answers = yield from self._ask(Part.STAGE, target)
+        _refuse_failed(answers)
+        try:
+            self._sums.check_staged(answers, record, self.live)
+        except RanksDisagreeError as error:
+            yield from self._soil(target, error.message)
+            raise
+        self.staged = target
+        self._stage_s = self._clock.monotonic_s() - start_s
+        return target
+
+    def _apply(self, target: VersionRef) -> Waiting[EngineReport]:
+        try:
+            return (yield from self._apply_parts(target))
+        except BaseException:
+            self._drop_staged()
+            raise
+
+    def _apply_parts(self, target: VersionRef) -> Waiting[EngineReport]:
+        """Close, write, check and open, everywhere; each part when all have done the last."""
+        start_s = self._clock.monotonic_s()
+        base, is_redo = self.live, self.pending is not None
+        self.live, self.pending = None, target
+        _refuse_failed((yield from self._ask(Part.CLOSE, target)))
+        answers = yield from self._ask(Part.APPLY, target)
+        _refuse_failed(answers)
+        try:
+            self._sums.check_applied(answers, target)
+        except RanksDisagreeError as error:
+            yield from self._soil(target, error.message)
+            raise
+        if any(answer.callback_count for answer, _ in answers):
+            _refuse_failed((yield from self._ask(Part.RESUME, target)))
+        answers = yield from self._ask(Part.OPEN, target)
+        _refuse_failed(answers)
+        self.live, self.staged, self.pending = target, None, None
+        self._sums.open()
+        report = EngineReport(
+            base=base.version if base else None,
+            target=target.version,
+            ranks=rank_reports([answer for answer, _ in answers]),
+            is_redo=is_redo,
+            pause_s=self._clock.monotonic_s() - start_s,
+            stage_s=self._stage_s,
+        )
+        return logged(report)
+
+    def _soil(self, target: VersionRef, reason: str) -> Waiting[None]:
+        """Let no rank serve, or go on from what it holds."""
+        self._drop_staged()
+        self.live, self.pending = None, None
+        yield from self._ask(Part.SOIL, target, reason)
+
+    def _ask(self, part: Part, target: VersionRef, reason: str = "") -> Waiting[Answers]:
+        try:
+            return (yield from self._roll_call.ask(part, target, base=self.live, reason=reason))
+        except RankFailedError:
+            self._begin()  # the others see it, and close
+            raise
+
+    def _begin(self) -> None:
+        self._is_attached = self._is_waiting = False
+        self._drop_staged()
+        self.live, self.pending = None, None
+        self._roll_call.begin()
+        self._is_waiting = True
+
+    def _drop_staged(self) -> None:
+        if self.staged is not None:
+            self.before_drop()
+        self.staged = None
+
+    def _found(self, ref: VersionRef) -> VersionRecord | None:
+        """The record of a version that is kept."""
+        try:
+            record = self._source.find(ref.version)
+        except NotFoundError:
+            return None
+        return record if VersionRef.of(record) == ref else None
+
+
+def _refuse_failed(answers: Answers) -> None:
+    """Let a failure of any rank be the error of the round.
+
+    Raises:
+        RankFailedError: of the first rank that failed; names all of them.
+    """
+    failed = [(one.rank, one.failure) for one, _ in answers if one.failure is not None]
+    if not failed:
+        return
+    rank, failure = failed[0]
+    ranks = tuple(number for number, _ in failed)
+    raise RankFailedError(
+        f"rank {rank} failed ({failure.code}): {failure.message}",
+        do=failure.do,
+        facts={"ranks": ranks, "is_gone": False, "code": failure.code},
+    )

@@ -1,0 +1,171 @@
+"""Safety steps that are left out of the running product, and what then must be noticed."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from weightstore.clock import Clock
+from weightstore.codec.blocked import BlockedChange
+from weightstore.format.rules import Prefix
+from weightstore.history import activation
+from weightstore.ids import VersionId
+from weightstore.receiver.gate import ServingGate
+from weightstore.receiver.live_state import Building, Ready, VersionRef
+from weightstore.receiver.live_storage import HostStorage, ScatterCounts
+from weightstore.receiver.live_weights import LiveWeights
+from weightstore.receiver.membership import Membership, Standing
+from weightstore.receiver.ranks.messages import Part, Tables
+from weightstore.receiver.ranks.rank_work import RankWork
+from weightstore.receiver.receiver import Receiver
+from weightstore.receiver.serve_policy import ServePolicy, TailView
+from weightstore.receiver.version_source import VersionSource
+from weightstore.testing.simulation.far_store import Weather
+from weightstore.testing.simulation.run import Outcome, simulate
+
+
+class Removed(enum.Enum):
+    """A safety step of the product."""
+
+    POLICY = "the gate asks for the policy of the receiver's mode"
+    STALENESS = "in the mode `active` a look at the log is relied on for a bounded time"
+    READ_TIME = "that time is counted from before the read"
+    CLOSED_GATE = "the gate is closed while weights are written"
+    STOPPED_BLOCK = "a block whose weights were changed inside raises when it ends"
+    DRAINED = "a refit between requests waits for those that are open, or ends them"
+    ABSOLUTE_REDO = "what is written again is absolute bits"
+    STAGED_CLAIM = "a receiver says that a version is staged once it is"
+    WITHDRAWAL = "it takes that back before it drops the version"
+    CLOSED_RANK = "every rank has closed its gate before any is written"
+    ALL_APPLIED = "no rank opens its gate before all have applied"
+    STAGED_COUNT = "an activation counts those who have said that they are ready"
+
+
+@contextmanager
+def without(step: Removed) -> Iterator[None]:
+    """Let the product run without a safety step inside this block."""
+    target, name, stand_in = _STAND_INS[step]
+    with patch.object(target, name, stand_in):
+        yield
+
+
+def caught(step: Removed, first_seed: int, seed_count: int) -> Outcome | None:
+    """The first of so many seeds that breaks without a step; None if none does.
+
+    What the step protects from happens more often than it would by chance.
+    """
+    with without(step):
+        for seed in range(first_seed, first_seed + seed_count):
+            found = simulate(seed, weather=_WEATHER.get(step))
+            if found.broken:
+                return found
+    return None
+
+
+def _everything(*_: object, **__: object) -> str:
+    return ""
+
+
+_inactive = ServePolicy._inactive  # noqa: SLF001 -- what is left out is inside
+
+
+def _for_ever(self: ServePolicy, version: VersionId, view: TailView | None, now_s: float) -> str:
+    return _inactive(replace(self, max_staleness_s=math.inf), version, view, now_s)
+
+
+_look = VersionSource.look
+
+
+def _look_then_clock(self: VersionSource, clock: Clock) -> tuple[Prefix, TailView]:
+    prefix, view = _look(self, clock)
+    return prefix, replace(view, read_at_s=clock.monotonic_s())
+
+
+def _stay_open(self: ServingGate, reason: str, timeout_s: float) -> bool:
+    del self, reason, timeout_s
+    return True
+
+
+_close = ServingGate.close
+
+
+def _close_silently(self: ServingGate, reason: str, timeout_s: float) -> bool:
+    all_ended = _close(self, reason, timeout_s)
+    self._stop_count -= 1
+    return all_ended
+
+
+@contextmanager
+def _wait_for_none(self: ServingGate, reason: str, timeout_s: float) -> Iterator[bool]:
+    del self, reason, timeout_s
+    yield True
+
+
+def _xor(self: HostStorage, change: BlockedChange, /, *, redo: bool) -> ScatterCounts:
+    del redo
+    self._units[change.places()] ^= change.old_bits ^ change.new_bits
+    return ScatterCounts(change.count, 0)
+
+
+_standing = Receiver._standing  # noqa: SLF001 -- what is left out is inside
+
+
+def _early(self: Receiver) -> Standing:
+    said, staged = _standing(self), self.staged
+    return replace(said, staged=staged.target) if isinstance(staged, Building) else said
+
+
+def _nothing(self: Membership) -> None:
+    del self
+
+
+_move = RankWork._move  # noqa: SLF001 -- what is left out is inside
+
+
+def _keep_open(
+    self: RankWork, weights: LiveWeights, part: Part, target: VersionRef, reason: str
+) -> None:
+    if part is not Part.CLOSE:
+        _move(self, weights, part, target, reason)
+    elif isinstance(weights.staged, Ready) and weights.staged.target == target:
+        self._closed_for = target
+
+
+_apply = RankWork._apply  # noqa: SLF001 -- what is left out is inside
+
+
+def _apply_and_open(self: RankWork, weights: LiveWeights, target: VersionRef) -> Tables:
+    found = _apply(self, weights, target)
+    weights.settle()
+    weights.open_after()
+    return found
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
+_STAND_INS: dict[Removed, tuple[Any, str, Callable[..., object]]] = {
+    Removed.POLICY: (ServePolicy, "refusal", _everything),
+    Removed.STALENESS: (ServePolicy, "_inactive", _for_ever),
+    Removed.READ_TIME: (VersionSource, "look", _look_then_clock),
+    Removed.CLOSED_GATE: (ServingGate, "close", _stay_open),
+    Removed.STOPPED_BLOCK: (ServingGate, "close", _close_silently),
+    Removed.DRAINED: (ServingGate, "drained", _wait_for_none),
+    Removed.ABSOLUTE_REDO: (HostStorage, "scatter", _xor),
+    Removed.STAGED_CLAIM: (Receiver, "_standing", _early),
+    Removed.WITHDRAWAL: (Membership, "withdraw", _nothing),
+    Removed.CLOSED_RANK: (RankWork, "_move", _keep_open),
+    Removed.ALL_APPLIED: (RankWork, "_apply", _apply_and_open),
+    Removed.STAGED_COUNT: (activation, "has_staged", _always),
+}
+
+_WEATHER: dict[Removed, Callable[[Weather], Weather]] = {
+    Removed.READ_TIME: lambda _: Weather(slow_ratio=0.3, latency_s=0.01),
+    Removed.STALENESS: lambda _: Weather(outages=((5.0, 11.0, "rollout"),), latency_s=0.01),
+}
