@@ -50,11 +50,11 @@ def test_a_fleet_heals_from_kills_of_everybody(nest: Nest, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("seats", "least"),
     [
-        ([TRAINER], 80),
-        ([RECEIVERS[0]], 70),
-        ([RANKS[0]], 100),
-        ([RANKS[1]], 70),
-        ([AGENT], 20),
+        ([TRAINER], 60),
+        ([RECEIVERS[0]], 50),
+        ([RANKS[0]], 80),
+        ([RANKS[1]], 40),
+        ([AGENT], 8),
         ([FILES], 50),
     ],
     ids=["trainer", "receiver", "leader", "rank", "agent", "files"],
