@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tools.bench.bench import Task
 from tools.bench.peak_memory import PeakMemory
@@ -18,13 +17,12 @@ from tools.bench.weights import Weights, move, normal_weights
 from weightstore import Settings, WeightStore
 from weightstore.clock import SystemClock, SystemEntropy
 from weightstore.codec.blocked import WINDOW_SIZE_BYTES, BlockedChange
-from weightstore.codec.lanes import Lanes, Units
+from weightstore.codec.lanes import Units
 from weightstore.history.log import Log
 from weightstore.layout.boxes import Box
 from weightstore.layout.schema import Schema
 from weightstore.receiver.host_agent.server import HostAgent
-from weightstore.receiver.live_extents import Extent
-from weightstore.receiver.live_storage import LiveStorage, ScatterCounts
+from weightstore.receiver.live_storage import ScatterCounts
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_settings import ReceiverSettings
@@ -32,6 +30,7 @@ from weightstore.receiver.torch_live import place_tensors
 from weightstore.receiver.version_source import VersionSource
 from weightstore.settings import Limits
 from weightstore.storage.local import LocalBlobStore
+from weightstore.testing.wrapped_storage import WrappedStorage
 
 ONE_ELEMENT = -1.0
 """In place of a share: a single element changes."""
@@ -70,32 +69,12 @@ class Moved:
         return -(-self.size_bytes // self.launch_size_bytes) + len(self.storages)
 
 
-@dataclass(frozen=True, slots=True)
-class CountingStorage:
+@dataclass(frozen=True)
+class CountingStorage(WrappedStorage):
     """A live memory that counts what is scattered over it."""
 
-    inner: LiveStorage
     number: int
     moved: Moved
-
-    @property
-    def width_bytes(self) -> int:
-        """Of the memory."""
-        return self.inner.width_bytes
-
-    @property
-    def unit_count(self) -> int:
-        """Of the memory."""
-        return self.inner.unit_count
-
-    @property
-    def is_host(self) -> bool:
-        """Of the memory."""
-        return self.inner.is_host
-
-    def gather(self, places: NDArray[np.int64], /) -> Units:
-        """Of the memory."""
-        return self.inner.gather(places)
 
     def scatter(self, change: BlockedChange, /, *, redo: bool) -> ScatterCounts:
         """Of the memory."""
@@ -105,18 +84,6 @@ class CountingStorage:
         self.moved.launch_count += 1
         self.moved.storages.add(self.number)
         return self.inner.scatter(change, redo=redo)
-
-    def lanes(self, extent: Extent, /) -> Lanes:
-        """Of the memory."""
-        return self.inner.lanes(extent)
-
-    def write(self, extent: Extent, units: Units, /) -> None:
-        """Of the memory."""
-        self.inner.write(extent, units)
-
-    def read(self, extent: Extent, /) -> Units:
-        """Of the memory."""
-        return self.inner.read(extent)
 
 
 def moved_in_pause(folder: Path, tensors: Mapping[str, torch.Tensor]) -> Moved:

@@ -6,7 +6,6 @@ A kernel checks nothing: places lie within the memory, and no place is written t
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ import torch
 
 from weightstore.codec.lanes import Lanes
 from weightstore.codec.sparse import Combine
+from weightstore.codec.triton_choice import triton_where_it_runs
 from weightstore.receiver.live_extents import Extent
 
 _LOGGER = logging.getLogger("weightstore.receiver")
@@ -77,25 +77,21 @@ class DeviceKernels(Protocol):
 @cache
 def device_kernels_for(device: torch.device) -> DeviceKernels:
     """Triton's kernels for a CUDA device where Triton runs, else torch operations."""
-    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        try:
-            return _tried(device)
-        except Exception as error:  # noqa: BLE001 -- whatever it lacks, torch gives the same bits
-            _LOGGER.warning(
-                "Triton's kernels do not run on %s, so torch's operations are used: %s",
-                device,
-                error,
-            )
-    from weightstore.receiver.torch_kernels import TorchKernels  # noqa: PLC0415 -- kept symmetric
-
-    return TorchKernels()
+    return triton_where_it_runs(
+        str(device), tried=lambda: _tried(device), portable=_portable, logger=_LOGGER
+    )
 
 
 def _tried(device: torch.device) -> DeviceKernels:
-    """Triton's kernels, after one of them has run: Triton needs a driver and a C compiler."""
     from weightstore.receiver.triton_kernels import TritonKernels  # noqa: PLC0415 -- triton is late
 
     kernels = TritonKernels()
     one = torch.zeros(1, dtype=torch.int64, device=device)
     kernels.gather(one, one)
     return kernels
+
+
+def _portable() -> DeviceKernels:
+    from weightstore.receiver.torch_kernels import TorchKernels  # noqa: PLC0415 -- it needs this
+
+    return TorchKernels()

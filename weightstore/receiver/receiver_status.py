@@ -141,6 +141,8 @@ class Reporter:
             try:
                 callback(report)
             except Exception:
+                # Whatever a metric or a log of the caller's lacks, the weights are in place: an
+                # error here would make a refit look failed that was not. (P11)
                 LOGGER.exception("a callback of refit reports failed")
 
 

@@ -9,23 +9,23 @@ from functools import partial
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weightstore.codec.blocked import BlockedChange
-from weightstore.codec.lanes import Lanes, Units
+from weightstore.codec.lanes import Units
 from weightstore.codec.piece import ValueCoding
 from weightstore.layout.boxes import Box
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import HostTensor
 from weightstore.receiver.host_live import place_arrays
 from weightstore.receiver.live_extents import Extent
-from weightstore.receiver.live_storage import LiveStorage, ScatterCounts
+from weightstore.receiver.live_storage import ScatterCounts
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.version_source import VersionSource
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.real_versions import RealVersions, next_weights, random_weights
+from weightstore.testing.wrapped_storage import WrappedStorage
 
 Place = Callable[[Schema], Placement]
 Bits = dict[str, Units]
@@ -65,67 +65,33 @@ class Fuse:
         self.left, self.way, self.count = left, way, 0
 
 
-@dataclass
-class FusedStorage:
+@dataclass(frozen=True)
+class FusedStorage(WrappedStorage):
     """A live storage whose writes can be cut.
 
     Attributes:
-        inner: The memory.
         fuse: Shared by all memories of a receiver.
     """
 
-    inner: LiveStorage
     fuse: Fuse
-
-    @property
-    def width_bytes(self) -> int:
-        """Of the memory."""
-        return self.inner.width_bytes
-
-    @property
-    def unit_count(self) -> int:
-        """Of the memory."""
-        return self.inner.unit_count
-
-    @property
-    def is_host(self) -> bool:
-        """Of the memory."""
-        return self.inner.is_host
-
-    def gather(self, places: NDArray[np.int64], /) -> Units:
-        """Of the memory."""
-        return self.inner.gather(places)
 
     def scatter(self, change: BlockedChange, /, *, redo: bool) -> ScatterCounts:
         """Of the memory, or a part of it and a cut."""
         if self.fuse.burns():
-            if self.fuse.way != "before":
-                count = change.count if self.fuse.way == "after" else change.count // 2
-                done = BlockedChange.of(
-                    change.places()[:count], change.old_bits[:count], change.new_bits[:count]
-                )
-                self.inner.scatter(done, redo=redo)
+            self.scatter_first(self._done_count(change.count), change, redo=redo)
             raise Cut
         return self.inner.scatter(change, redo=redo)
-
-    def lanes(self, extent: Extent, /) -> Lanes:
-        """Of the memory."""
-        return self.inner.lanes(extent)
 
     def write(self, extent: Extent, units: Units, /) -> None:
         """Of the memory, or a part of it and a cut."""
         if self.fuse.burns():
-            if self.fuse.way != "before":
-                kept = self.inner.read(extent)
-                count = units.size if self.fuse.way == "after" else units.size // 2
-                kept[:count] = units[:count]
-                self.inner.write(extent, kept)
+            self.write_first(self._done_count(units.size), extent, units)
             raise Cut
         self.inner.write(extent, units)
 
-    def read(self, extent: Extent, /) -> Units:
-        """Of the memory."""
-        return self.inner.read(extent)
+    def _done_count(self, count: int) -> int:
+        """Units that are written before the cut."""
+        return {"before": 0, "half": count // 2, "after": count}[self.fuse.way]
 
 
 @dataclass

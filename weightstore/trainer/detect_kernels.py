@@ -5,12 +5,13 @@ Bits go in and out as signed integers of the unit's width (bytes as uint8), all 
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from functools import cache
 from typing import NamedTuple, Protocol
 
 import torch
+
+from weightstore.codec.triton_choice import triton_where_it_runs
 
 _LOGGER = logging.getLogger("weightstore.trainer")
 
@@ -50,20 +51,12 @@ class DetectKernels(Protocol):
 @cache
 def detect_kernels_for(device: torch.device) -> DetectKernels:
     """Triton's kernels for a CUDA device where Triton runs, else torch operations."""
-    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        try:
-            return _tried(device)
-        except Exception as error:  # noqa: BLE001 -- whatever it lacks, torch gives the same bits
-            _LOGGER.warning(
-                "Triton's kernels do not run on %s, so torch's operations are used: %s",
-                device,
-                error,
-            )
-    return TorchDetectKernels()
+    return triton_where_it_runs(
+        str(device), tried=lambda: _tried(device), portable=TorchDetectKernels, logger=_LOGGER
+    )
 
 
 def _tried(device: torch.device) -> DetectKernels:
-    """Triton's kernels, after one of them has run: Triton needs a driver and a C compiler."""
     from weightstore.trainer.triton_detect import (  # noqa: PLC0415 -- triton is late
         TritonDetectKernels,
     )

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from weightstore.codec.blocked import BlockedChange
 from weightstore.codec.codec import PieceCodec
-from weightstore.codec.lanes import Lanes, Units
+from weightstore.codec.lanes import Units
 from weightstore.codec.live_kernels import LiveKernels, numpy_live_kernels
 from weightstore.codec.numba_live import NumbaLiveKernels
 from weightstore.codec.piece import Piece, ValueCoding, hash_streams
@@ -27,8 +26,7 @@ from weightstore.layout.boxes import Box
 from weightstore.layout.schema import Schema
 from weightstore.receiver.evaluation import Evaluator, GroupChange
 from weightstore.receiver.host_live import place_arrays
-from weightstore.receiver.live_extents import Extent
-from weightstore.receiver.live_storage import HostStorage, LiveStorage, ScatterCounts
+from weightstore.receiver.live_storage import HostStorage
 from weightstore.receiver.piece_feed import WrongAnswerError
 from weightstore.receiver.piece_groups import PieceGroup, booked_pieces, group_pieces
 from weightstore.receiver.placement import Placement
@@ -36,45 +34,12 @@ from weightstore.settings import Limits
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import ReceiverLab
 from weightstore.testing.tensors import hard_units
+from weightstore.testing.wrapped_storage import WrappedStorage
 
 CODINGS = (None, *ValueCoding)
 KERNELS: list[LiveKernels] = [numpy_live_kernels(), NumbaLiveKernels()]
 BOXES = {"head": Box((100, 0), (200, 250)), "block.large": Box((10, 5), (330, 100))}
 """Rows, which hold one of two pieces wholly, and columns, which hold none."""
-
-
-@dataclass(frozen=True)
-class OtherStorage:
-    """Host memory that is not known as such, so that its pieces go the general way."""
-
-    inner: LiveStorage
-
-    @property
-    def width_bytes(self) -> int:
-        return self.inner.width_bytes
-
-    @property
-    def unit_count(self) -> int:
-        return self.inner.unit_count
-
-    @property
-    def is_host(self) -> bool:
-        return self.inner.is_host
-
-    def gather(self, places: NDArray[np.int64], /) -> Units:
-        return self.inner.gather(places)
-
-    def scatter(self, change: BlockedChange, /, *, redo: bool) -> ScatterCounts:
-        return self.inner.scatter(change, redo=redo)
-
-    def lanes(self, extent: Extent, /) -> Lanes:
-        return self.inner.lanes(extent)
-
-    def write(self, extent: Extent, units: Units, /) -> None:
-        self.inner.write(extent, units)
-
-    def read(self, extent: Extent, /) -> Units:
-        return self.inner.read(extent)
 
 
 class WatchedStorage(HostStorage):
@@ -172,7 +137,7 @@ def both_ways(placement: Placement, group: PieceGroup, kernels: LiveKernels) -> 
     assert len(memories) == len(placement.storages)
     for memory in memories:
         memory._kernels = kernels  # sizes in this test would take one kind alone
-    others = replace(placement, storages=tuple(map(OtherStorage, memories)))
+    others = replace(placement, storages=tuple(map(WrappedStorage, memories)))
     return [outcome(placement, group), outcome(others, group)]
 
 

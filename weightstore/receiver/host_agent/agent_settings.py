@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
-from weightstore.arguments import shown
-from weightstore.errors import InputRefusedError
-from weightstore.settings import GIB
+from weightstore.settings import GIB, TIME_MIN_S, check_count, check_seconds
 
 PROTOCOL_NUMBER = 1
 """Agents and ranks of different numbers do not talk to each other."""
@@ -32,7 +29,7 @@ class HostAgentSettings:
         wait_s_max: A request is answered after this time at the latest.
 
     Raises:
-        InputRefusedError: a bound is no number from 1, or a time is not above 0.
+        InputRefusedError: a bound is no whole number from 1, or a time is none that can be waited.
     """
 
     memory_bytes: int = 4 * GIB
@@ -48,21 +45,7 @@ class HostAgentSettings:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            is_time = each.type == "float"
-            if not (_is_time(value) if is_time else _is_count(value)):
-                raise InputRefusedError(
-                    f"the setting {each.name} is {shown(value)}, expected "
-                    + ("a number of seconds above 0" if is_time else "a whole number from 1"),
-                    do=f"Give another {each.name}.",
-                    facts={"setting": each.name},
-                )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_time(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and value > 0
+            if each.type == "float":
+                check_seconds(each.name, value, TIME_MIN_S)
+            else:
+                check_count(each.name, value, 1)

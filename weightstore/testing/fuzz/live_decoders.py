@@ -33,7 +33,6 @@ from weightstore.receiver.ranks.messages import (
     Order,
     Part,
     Tables,
-    counts_of,
     decode,
     decode_answer,
     encode,
@@ -43,6 +42,7 @@ from weightstore.receiver.ranks.shares import decode_boxes, encode_boxes
 from weightstore.settings import Limits
 from weightstore.testing.fuzz.decoder import Decoder
 from weightstore.testing.fuzz.mutating import Form
+from weightstore.testing.rank_messages import rank_answer
 from weightstore.testing.real_versions import ThreeVersions
 
 _REF = VersionRef(VersionId(3), Sha256("a" * 64))
@@ -118,20 +118,9 @@ def _order() -> Order:
 
 
 def _answer(tables: Tables) -> Answer:
-    return Answer(
-        engine_id=_HEX,
-        turn=5,
-        part=Part.STAGE,
-        rank=1,
-        rank_count=2,
-        process_id="d" * 32,
-        failure=Failure(code="WS-0000", message="none", do="nothing"),
-        held=version_text(_BASE),
-        schema_id="e" * 64,
-        callback_count=0,
-        work=None,
-        **counts_of(tables),
-    )
+    given = rank_answer(1, turn=5, tables=tables)
+    failure = Failure(code="WS-0000", message="none", do="nothing")
+    return given.model_copy(update={"failure": failure, "held": version_text(_BASE)})
 
 
 def _tables(schema: Schema) -> tuple[Tables, Tables]:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weightstore.codec.blocked import BlockedChange
-from weightstore.codec.lanes import Lanes, Units
+from weightstore.codec.lanes import Units
 from weightstore.errors import NotReadyError, WeightStoreError
 from weightstore.history.log import Log
 from weightstore.ids import VersionId
@@ -19,7 +18,7 @@ from weightstore.receiver.follower import Follower
 from weightstore.receiver.host_live import place_arrays
 from weightstore.receiver.live_extents import Extent
 from weightstore.receiver.live_state import Empty, Live, Whole
-from weightstore.receiver.live_storage import LiveStorage, ScatterCounts
+from weightstore.receiver.live_storage import ScatterCounts
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_settings import ReceiverSettings
@@ -39,6 +38,7 @@ from weightstore.testing.simulation.world import (
     sha_of,
 )
 from weightstore.testing.virtual_time import SeededEntropy
+from weightstore.testing.wrapped_storage import WrappedStorage
 
 MAX_STALENESS_S = 2.0
 CUT_RATIO_MAX = 0.2
@@ -49,48 +49,21 @@ class LiveCut(Exception):  # noqa: N818 -- what a device says that failed in the
     """A write of live memory has ended in the middle."""
 
 
-@dataclass
-class LiveMemory:
+@dataclass(frozen=True)
+class LiveMemory(WrappedStorage):
     """A live storage whose writes take time, and may end in the middle."""
 
-    inner: LiveStorage
     world: World
     chances: np.random.Generator
     cut_ratio: float
-
-    @property
-    def width_bytes(self) -> int:
-        """Of the memory."""
-        return self.inner.width_bytes
-
-    @property
-    def unit_count(self) -> int:
-        """Of the memory."""
-        return self.inner.unit_count
-
-    @property
-    def is_host(self) -> bool:
-        """Of the memory."""
-        return self.inner.is_host
-
-    def gather(self, places: NDArray[np.int64], /) -> Units:
-        """Of the memory."""
-        return self.inner.gather(places)
 
     def scatter(self, change: BlockedChange, /, *, redo: bool) -> ScatterCounts:
         """Of the memory, or half of it and an error."""
         self.world.turns.pause(0.002)
         if self._is_cut() and change.count > 1:
-            half = change.count // 2
-            places = change.places()[:half]
-            part = BlockedChange.of(places, change.old_bits[:half], change.new_bits[:half])
-            self.inner.scatter(part, redo=redo)
+            self.scatter_first(change.count // 2, change, redo=redo)
             raise LiveCut
         return self.inner.scatter(change, redo=redo)
-
-    def lanes(self, extent: Extent, /) -> Lanes:
-        """Of the memory."""
-        return self.inner.lanes(extent)
 
     def write(self, extent: Extent, units: Units, /) -> None:
         """Of the memory; or it, and an error."""
@@ -98,10 +71,6 @@ class LiveMemory:
         self.inner.write(extent, units)
         if self._is_cut():
             raise LiveCut
-
-    def read(self, extent: Extent, /) -> Units:
-        """Of the memory."""
-        return self.inner.read(extent)
 
     def _is_cut(self) -> bool:
         is_cut = not self.world.is_calm and float(self.chances.random()) < self.cut_ratio

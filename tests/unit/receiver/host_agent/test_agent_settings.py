@@ -1,4 +1,4 @@
-"""Bounds of an agent are numbers from 1, and times above 0."""
+"""Bounds of an agent are numbers from 1, and times that can be waited."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from weightstore.receiver.host_agent.agent_settings import HostAgentSettings
         {"queue_count": -1},
         {"frame_timeout_s": 0},
         {"wait_s_max": float("inf")},
+        {"memory_wait_s": 1e300},
         {"wait_s_max": "1"},
     ],
 )

@@ -17,6 +17,7 @@ from weightstore.receiver.ranks.digest_sums import DigestSums
 from weightstore.receiver.ranks.messages import Answer, Part, Tables, decode_answer, encode
 from weightstore.receiver.ranks.shares import Lanes, encode_boxes
 from weightstore.testing.rank_lab import ranks_of
+from weightstore.testing.rank_messages import rank_answer
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import ReceiverLab
 
@@ -100,22 +101,7 @@ def test_a_rank_that_says_nothing_of_what_it_holds_is_refused() -> None:
 
 def copy_of_all(rank: int, schema: Schema, after: Lanes | None) -> tuple[Answer, Tables]:
     """The answer of a rank that has every tensor whole."""
-    answer = Answer(
-        engine_id="0" * 32,
-        turn=1,
-        part=Part.STAGE,
-        rank=rank,
-        rank_count=2,
-        process_id="1" * 32,
-        failure=None,
-        held=None,
-        schema_id=schema.id,
-        callback_count=0,
-        work=None,
-        box_word_count=None,
-        before_count=None,
-        after_count=None,
-    )
+    answer = rank_answer(rank).model_copy(update={"schema_id": schema.id})
     shapes = [spec.unit_shape for spec in schema.tensors]
     words = encode_boxes([(index, Box.whole(shape)) for index, shape in enumerate(shapes)])
     return answer, Tables(box_words=words, after=after)

@@ -18,15 +18,13 @@ from weightstore.receiver.ranks.messages import (
     Part,
     Tables,
     VersionText,
-    Work,
-    counts_of,
     decode,
     decode_answer,
     encode,
     text_of,
 )
+from weightstore.testing.rank_messages import HEX, WORK, rank_answer
 
-HEX = "0" * 32
 VERSION = VersionText(version=3, digest="a" * 64)
 ENGINE = Engine(engine_id=HEX, generation=4, rank_count=2)
 ORDER = Order(
@@ -38,35 +36,12 @@ ORDER = Order(
     base=None,
     reason="é",
 )
-WORK = Work(
-    way="change",
-    reason="",
-    is_redo=True,
-    applied_count=1,
-    launch_count=2,
-    wire_bytes=3,
-    applied_bytes=4,
-    skipped_bytes=5,
-    full_bytes=6,
-    seconds_us={"apply": 7},
-)
 
 
 def answer(tables: Tables) -> Answer:
-    return Answer(
-        engine_id=HEX,
-        turn=2,
-        part=Part.APPLY,
-        rank=1,
-        rank_count=2,
-        process_id=HEX,
-        failure=Failure(code="WS-1", message="m", do="d"),
-        held=VERSION,
-        schema_id="b" * 64,
-        callback_count=0,
-        work=WORK,
-        **counts_of(tables),
-    )
+    failure = Failure(code="WS-1", message="m", do="d")
+    given = rank_answer(1, turn=2, part=Part.APPLY, work=WORK, tables=tables)
+    return given.model_copy(update={"failure": failure, "held": VERSION})
 
 
 LANES = np.array([[1, 2**64 - 1], [3, 4]], np.uint64)

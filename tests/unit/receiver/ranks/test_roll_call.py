@@ -20,17 +20,15 @@ from weightstore.receiver.ranks.channel import (
     order_key,
 )
 from weightstore.receiver.ranks.messages import (
-    NO_TABLES,
-    Answer,
     Engine,
     Order,
     Part,
-    counts_of,
     decode,
     encode,
 )
 from weightstore.receiver.ranks.roll_call import RollCall
 from weightstore.testing.rank_lab import RANK_SETTINGS
+from weightstore.testing.rank_messages import rank_answer
 from weightstore.testing.virtual_time import SeededEntropy, VirtualClock
 
 TARGET = VersionRef(VersionId(3), Sha256("a" * 64))
@@ -56,19 +54,11 @@ class Roll:
     def answer(self, turn: int, rank: int, part: Part, *, said_rank: int | None = None) -> None:
         engine = self.call.engine
         assert engine is not None
-        answer = Answer(
-            engine_id=engine.engine_id,
+        answer = rank_answer(
+            rank if said_rank is None else said_rank,
             turn=turn,
             part=part,
-            rank=rank if said_rank is None else said_rank,
-            rank_count=2,
-            process_id="0" * 32,
-            failure=None,
-            held=None,
-            schema_id="b" * 64,
-            callback_count=0,
-            work=None,
-            **counts_of(NO_TABLES),
+            engine_id=engine.engine_id,
         )
         self.channel.put(answer_key(engine.generation, turn, rank), encode(answer))
 
