@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from weightstore.codec.blocked import BlockedChange
 from weightstore.errors import (
     LiveWeightsError,
     NotReadyError,
@@ -22,10 +23,11 @@ from weightstore.receiver.live_state import (
     VersionRef,
     Way,
 )
+from weightstore.receiver.live_storage import ScatterCounts
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.reports import Report
 from weightstore.testing.real_versions import mixed_schema
-from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, ReceiverLab
+from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, FusedStorage, ReceiverLab
 
 
 @pytest.fixture
@@ -128,19 +130,24 @@ def test_a_reader_that_hashes_in_a_loop_sees_whole_versions_alone(lab: ReceiverL
             expected = {name: lab.expected(version, name).tobytes() for name in arrays}
             (seen if found == expected else wrong).append(version)
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    for version in [2, 3, 4, 1, 3, 4, 2, 4] * 3:
-        receiver.refit(version)
-    stop.set()
-    reader.join(30)
+    try:
+        for version in (2, 3, 4, 1, 3, 4, 2, 4):
+            receiver.refit(version)
+    finally:
+        stop.set()
+        reader.join(30)
+    assert not reader.is_alive()
     assert not wrong
     assert len(set(seen)) > 1
 
 
-def test_a_memory_that_drops_a_part_of_a_whole_version_is_found(lab: ReceiverLab) -> None:
+def test_a_memory_that_drops_a_part_of_a_whole_version_is_found(
+    lab: ReceiverLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receiver, _ = lab.host_receiver()
-    receiver.placement.storages[0].write = lambda extent, units: None  # type: ignore[method-assign]  # noqa: ARG005 -- as of a storage
+    monkeypatch.setattr(FusedStorage, "write", lambda *_: None)
     with pytest.raises(LiveWeightsError, match="do not have the digests"):
         receiver.refit(2)
     assert receiver.version is None
@@ -183,13 +190,18 @@ def test_a_placement_that_lacks_a_tensor_is_refused(lab: ReceiverLab) -> None:
         lab.receiver(dropping)
 
 
-def test_a_memory_that_drops_writes_is_found_at_apply(lab: ReceiverLab) -> None:
+def test_a_memory_that_drops_writes_is_found_at_apply(
+    lab: ReceiverLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receiver, _ = lab.host_receiver(at=1)
-    storage = receiver.placement.storages[0]
-    scatter = storage.scatter
-    storage.scatter = lambda change, redo: scatter(  # type: ignore[method-assign, misc]
-        next(change.cut(1)), redo=redo
-    )
+    scatter = FusedStorage.scatter
+
+    def drop_all_but_one(
+        storage: FusedStorage, change: BlockedChange, *, redo: bool
+    ) -> ScatterCounts:
+        return scatter(storage, next(change.cut(1)), redo=redo)
+
+    monkeypatch.setattr(FusedStorage, "scatter", drop_all_but_one)
     with pytest.raises(LiveWeightsError, match="units were written") as caught:
         receiver.refit(2)
     expected, found = caught.value.facts["expected"], caught.value.facts["found"]
