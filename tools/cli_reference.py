@@ -156,6 +156,8 @@ def _section(command: Command) -> list[str]:
         if each.is_argument:
             (name,) = each.names
             words.append(name if each.default is REQUIRED else f"[{name}]")
+        elif each.default is REQUIRED:
+            words += [each.names[0], each.info.metavar or each.name.upper()]
     rows = [
         f"| {_names(each)} | {each.kind} | {_default(each)} | {_cell(each.info.help)} |"
         for each in command.parameters

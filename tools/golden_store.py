@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weightstore.codec.piece import ValueCoding
+from weightstore.format.member import Member, MemberVersion
 from weightstore.format.pack import BundlePlace, TensorPlace
 from weightstore.format.records import (
     FORMAT_NUMBER,
@@ -32,6 +33,7 @@ from weightstore.format.records import (
 from weightstore.format.rules import Prefix, next_version
 from weightstore.format.safetensors_header import encode_safetensors_header
 from weightstore.history.commit import LogWriter
+from weightstore.history.members import list_members, put_member
 from weightstore.ids import RunId, Sha256, VersionId
 from weightstore.layout.boxes import Box
 from weightstore.layout.dtypes import DType
@@ -40,6 +42,7 @@ from weightstore.layout.tensors import TensorSpec, Units
 from weightstore.settings import Settings
 from weightstore.storage.local import LocalBlobStore
 from weightstore.store import WeightStore
+from weightstore.testing.members import empty_member, member_id
 from weightstore.testing.real_versions import RealVersions, next_weights, random_weights
 from weightstore.testing.store_lab import LAB_SETTINGS, store_on, tree
 from weightstore.testing.toy_store import ToyStore
@@ -98,6 +101,7 @@ def make(target: Path) -> None:
             newest = store.state().newest or 0
             store.retire(keep_newest=1, keep_versions=range(3, newest + 1))
             _put_last(store, target / "files")
+            _put_members(blobs, store)
     shutil.rmtree(target / "files")
     with WeightStore.open(place) as store:
         _clear(place)
@@ -136,6 +140,10 @@ def describe(store: WeightStore, files: Mapping[str, bytes]) -> dict[str, Any]:
             for each in versions
             if each.kept
         },
+        "receivers": [
+            member.model_dump(mode="json")
+            for member in list_members(store._blobs, SETTINGS.limits).members  # noqa: SLF001 -- as bytes say it
+        ],
         "files": {key: hashlib.sha256(data).hexdigest() for key, data in files.items()},
     }
 
@@ -147,6 +155,37 @@ def _tensors(store: WeightStore, version: int) -> dict[str, str]:
         + hashlib.sha256(tensor.units.tobytes()).hexdigest()[:16]
         for name, tensor in sorted(store.checkout(version).host.items())
     }
+
+
+def _put_members(blobs: LocalBlobStore, store: WeightStore) -> None:
+    """Two receivers: one that says everything there is to say, and one that has just started."""
+    live, staged = (
+        MemberVersion(version=VersionId(each.version), digest=Sha256(each.digest))
+        for each in (store.version("active"), store.version("latest"))
+    )
+    fresh = empty_member(2)
+    busy = Member(
+        **{
+            **fresh.model_dump(),
+            "member_id": member_id(1),
+            "name": "rollout-1",
+            "host": "golden",
+            "rank_count": 2,
+            "state": "whole",
+            "live": live,
+            "staged": staged,
+            "activate_slot": 38,
+            "applied_slot": 12,
+            "counter": 7,
+            "phase": "stage",
+            "refit_count": 3,
+            "wire_bytes": 1234,
+            "applied_bytes": 5678,
+            "last_pause_us": 910,
+        }
+    )
+    for member in (busy, fresh):
+        put_member(blobs, member)
 
 
 def _put_by_the_facade(blobs: LocalBlobStore, folder: Path) -> None:

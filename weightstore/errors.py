@@ -218,7 +218,7 @@ class SchemaMismatchError(RefusedError):
 
 
 class NameRefusedError(RefusedError):
-    """A tensor, run or tag name breaks the naming rules."""
+    """A tensor, run, tag or engine name breaks the naming rules."""
 
     code = "WS-5002"
 

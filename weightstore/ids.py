@@ -56,13 +56,16 @@ def parse_run_id(text: str) -> RunId:
     Raises:
         NameRefusedError: it breaks the grammar.
     """
-    if len(text) > NAME_LENGTH_MAX or not _RUN.fullmatch(text):
-        raise NameRefusedError(
-            f"run name {text!r} is not allowed",
-            do="Use 1 to 64 of a-z, 0-9, '_' and '.'.",
-            facts={"run": text},
-        )
-    return RunId(text)
+    return RunId(_checked(text, _RUN, "run", "a-z, 0-9, '_' and '.'"))
+
+
+def parse_engine_name(text: str) -> str:
+    """Check the name of an engine of several ranks given by a user: by the grammar of runs.
+
+    Raises:
+        NameRefusedError: it breaks the grammar.
+    """
+    return _checked(text, _RUN, "engine", "a-z, 0-9, '_' and '.'")
 
 
 def parse_tag_name(text: str) -> TagName:
@@ -71,13 +74,7 @@ def parse_tag_name(text: str) -> TagName:
     Raises:
         NameRefusedError: it breaks the grammar.
     """
-    if len(text) > NAME_LENGTH_MAX or not _TAG.fullmatch(text):
-        raise NameRefusedError(
-            f"tag name {text!r} is not allowed",
-            do="Use 1 to 64 of A-Z, a-z, 0-9, '_', '.' and '-'.",
-            facts={"tag": text},
-        )
-    return TagName(text)
+    return TagName(_checked(text, _TAG, "tag", "A-Z, a-z, 0-9, '_', '.' and '-'"))
 
 
 def parse_number(text: str, *, what: str) -> int:
@@ -91,3 +88,13 @@ def parse_number(text: str, *, what: str) -> int:
         shown = text[:NAME_LENGTH_MAX]
         raise SelectorError(f"{shown!r} is not a {what}", do="Give a plain decimal number.")
     return int(text)
+
+
+def _checked(text: str, grammar: re.Pattern[str], what: str, letters: str) -> str:
+    if len(text) > NAME_LENGTH_MAX or not grammar.fullmatch(text):
+        raise NameRefusedError(
+            f"{what} name {text[: NAME_LENGTH_MAX + 1]!r} is not allowed",
+            do=f"Use 1 to {NAME_LENGTH_MAX} of {letters}.",
+            facts={what: text[: NAME_LENGTH_MAX + 1]},
+        )
+    return text

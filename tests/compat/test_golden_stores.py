@@ -146,7 +146,8 @@ def test_the_current_one_has_every_kind_of_object(tmp_path: Path) -> None:
         verdicts = {type(step.verdict) for step in store._log.steps(EMPTY_PREFIX)}
         assert verdicts == {Valid}
         folders = {key.partition("/")[0] for key in tree(place)}
-        assert folders >= {"FORMAT", "head", "log", "manifests", "packs", "anchors", "receipts"}
+        assert folders >= {"FORMAT", "head", "log", "manifests", "packs", "anchors", "receipts",
+                           "receivers"}  # fmt: skip
         schema = store._plan(store._find("codes@8")[1]).schema
         assert {spec.dtype for spec in schema.tensors} == set(DType)
         assert schema.aliases

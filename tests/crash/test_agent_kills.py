@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ import numpy as np
 import pytest
 
 from weightstore.clock import SystemClock, SystemEntropy
-from weightstore.format.objects import ObjectRef
 from weightstore.layout.tensors import HostTensor, Units
 from weightstore.receiver.host_agent.agent_settings import HostAgentSettings
 from weightstore.receiver.host_agent.client import LONGEST_BACKOFF_S, AgentClient
@@ -41,6 +39,8 @@ from weightstore.testing.real_versions import (
 pytestmark = pytest.mark.crash
 
 VERSION_COUNT = 5
+POINT_COUNT_MAX = 500
+"""An agent that has more points in two refits than this is taken for endless."""
 RANK = """
 import sys, threading
 from pathlib import Path
@@ -103,14 +103,7 @@ class Place:
         manifest = self.versions.plan().deltas[0]
         assert manifest.delta is not None
         pack = manifest.delta.packs[0]
-        return PackRequest(
-            version=manifest.version,
-            pack=ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-            piece_count=pack.piece_count,
-            schema_id=manifest.schema_id,
-            schema_ref=manifest.schema_ref,
-            wait_ms=20_000,
-        )
+        return PackRequest.of(manifest, pack, 20_000)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +125,7 @@ def die_in_a_refit(forks: AgentForks, place: Place, die_at: int) -> str:
         Where it died; empty if it outlived both.
     """
     receiver, arrays = place.receiver()
-    forks.start(place.folder, place.socket, die_at=die_at)
+    doomed = forks.start(place.folder, place.socket, die_at=die_at)
     reasons = []
     for version in (2, 3):
         report = receiver.refit(version)
@@ -140,6 +133,7 @@ def die_in_a_refit(forks: AgentForks, place: Place, die_at: int) -> str:
         place.check(arrays, version)
         reasons.append(report.reason)
     died_at = forks.died_at()
+    forks.end(doomed)
     if not died_at:
         assert reasons == ["", ""]
         return ""
@@ -148,19 +142,21 @@ def die_in_a_refit(forks: AgentForks, place: Place, die_at: int) -> str:
     report = receiver.refit(5)
     assert (report.way.value, report.reason, report.size_bytes.wire) == ("change", "", 0)
     place.check(arrays, 5)
-    os.kill(following, signal.SIGKILL)
+    forks.end(following)
     return died_at
 
 
 def kills(forks: AgentForks, place: Place, first: int, stride: int) -> list[str]:
     """Let an agent die at every so-manieth point of its work, until it outlives that."""
     points: list[str] = []
-    while True:
+    for die_at in range(first, POINT_COUNT_MAX, stride):
         place.next_socket()
-        died_at = die_in_a_refit(forks, place, first + stride * len(points))
+        died_at = die_in_a_refit(forks, place, die_at)
         if not died_at:
             break
         points.append(died_at)
+    else:
+        raise AssertionError(f"an agent has outlived none of {POINT_COUNT_MAX} points")
     totals.add("sigkills", len(points))
     return points
 
@@ -239,9 +235,7 @@ def test_a_socket_that_a_killed_agent_left_is_replaced(forks: AgentForks, place:
         report = receiver.refit(4)
         assert (report.reason, report.size_bytes.wire) == ("", 0)
         place.check(arrays, 4)
-        os.kill(number, signal.SIGKILL)
-        assert place.socket.exists()
         # The kernel drops the lock with the process, which may take a moment.
-        while Path(f"/proc/{number}").exists():
-            select.select([], [], [], 0.005)
+        forks.end(number)
+        assert place.socket.exists()
     totals.add("sigkills", 3)

@@ -23,7 +23,7 @@ from weightstore.testing.disk_model import Synced
 from weightstore.testing.disk_trace import Skips, no_fsync
 from weightstore.testing.host_file_lab import ENDS, STORIES, Files, exported, go_on, live_crashes
 
-RECOVER_EVERY = 29
+RECOVER_EVERY = 17
 CALL_COUNT_MAX = 200
 """A story that makes more storage calls than this is taken for endless."""
 PLENTY = 1
@@ -127,34 +127,61 @@ def traced(name: str, *, killed_at: int | None = None, skips: Skips = no_fsync) 
         )
 
 
-def check(trace: Trace, name: str, *, limit: int, recover_every: int | None) -> int:
-    """Look at every state, and go on from one in so many; how many there were."""
-    count, known = 0, known_of(name)
+@dataclass
+class Looked:
+    """How much was looked at.
+
+    Attributes:
+        state_count: States of the disk.
+        recovery_count: States that a next process has gone on from.
+    """
+
+    state_count: int = 0
+    recovery_count: int = 0
+
+    def add(self, other: Looked) -> None:
+        """Count what was looked at elsewhere, too."""
+        self.state_count += other.state_count
+        self.recovery_count += other.recovery_count
+
+
+def check(trace: Trace, name: str, *, limit: int, recover_every: int | None) -> Looked:
+    """Look at every state, and go on from one in so many."""
+    looked, known = Looked(), known_of(name)
     for crash in live_crashes(trace, known, limit):
-        count += 1
+        looked.state_count += 1
         assert not crash.wrong, (trace.name, crash.index, crash.wrong)
         if recover_every is not None and crash.number % recover_every == 0:
             with fast_folder() as base:
                 wrong = go_on(crash, known, ENDS[name], base)
             assert not wrong, (trace.name, crash.index, wrong)
-    return count
+            looked.recovery_count += 1
+    return looked
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_power_cut_at_any_moment_leaves_a_whole_version_or_no_link(name: str) -> None:
     trace = traced(name)
     assert trace is not None
-    assert check(trace, name, limit=15, recover_every=RECOVER_EVERY) >= 50
+    looked = check(trace, name, limit=15, recover_every=RECOVER_EVERY)
+    assert looked.state_count >= 100
+    assert looked.recovery_count >= 3
 
 
 @pytest.mark.parametrize("name", ["change", "older version"])
 def test_what_a_killed_process_left_may_be_lost_in_a_power_cut_too(name: str) -> None:
     """The next process relies on what it finds, so it makes that durable first."""
+    looked, kill_count = Looked(), 0
     for killed_at in range(8, CALL_COUNT_MAX, 12):
         trace = traced(name, killed_at=killed_at)
         if trace is None:
             break
-        check(trace, name, limit=PLENTY, recover_every=307)
+        looked.add(check(trace, name, limit=PLENTY, recover_every=RECOVER_EVERY))
+        kill_count += 1
+    assert trace is None
+    assert kill_count >= 2
+    assert looked.state_count >= 200
+    assert looked.recovery_count >= 6
 
 
 @pytest.mark.slow
@@ -162,14 +189,15 @@ def test_what_a_killed_process_left_may_be_lost_in_a_power_cut_too(name: str) ->
 def test_thousands_of_states_leave_a_whole_version_or_no_link(name: str) -> None:
     trace = traced(name)
     assert trace is not None
-    count = check(trace, name, limit=1500, recover_every=31)
+    looked = check(trace, name, limit=1500, recover_every=31)
     for killed_at in range(CALL_COUNT_MAX):
         trace = traced(name, killed_at=killed_at)
         if trace is None:
             break
-        count += check(trace, name, limit=10, recover_every=211)
+        looked.add(check(trace, name, limit=10, recover_every=211))
     assert trace is None
-    assert count >= 1000
+    assert looked.state_count >= 1000
+    assert looked.recovery_count >= 10
 
 
 def test_every_fsync_of_a_followed_directory_is_in_a_table() -> None:
@@ -203,11 +231,11 @@ def test_with_all_of_them_none_is_broken() -> None:
     for name, killed_at in {(need.story, need.killed_at) for need in NEEDS}:
         trace = traced(name, killed_at=killed_at)
         assert trace is not None
-        check(trace, name, limit=PLENTY, recover_every=None)
+        assert check(trace, name, limit=PLENTY, recover_every=None).state_count >= 20
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_without_all_the_harmless_ones_together_none_is_broken(name: str) -> None:
     trace = traced(name, skips=lambda event: event.site in HARMLESS)
     assert trace is not None
-    check(trace, name, limit=PLENTY, recover_every=None)
+    assert check(trace, name, limit=PLENTY, recover_every=None).state_count >= 80

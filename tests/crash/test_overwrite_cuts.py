@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from weightstore.codec.piece import ValueCoding
-from weightstore.errors import NotReadyError
 from weightstore.layout.boxes import Box
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Alias, Schema
@@ -19,13 +18,18 @@ from weightstore.layout.tensors import TensorSpec
 from weightstore.receiver.host_live import place_arrays
 from weightstore.receiver.live_state import Dirty, NothingStaged, Ready, Way
 from weightstore.receiver.receiver import Receiver
-from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.reports import RefitReport
 from weightstore.receiver.torch_live import place_tensors
-from weightstore.testing.real_versions import next_weights, random_weights
-from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, ReceiverLab
+from weightstore.testing.real_versions import next_weights
+from weightstore.testing.receiver_lab import (
+    CUT_WAYS,
+    SMALL_LAUNCHES,
+    STREAMED,
+    Cut,
+    ReceiverLab,
+    serves,
+)
 
-WAYS = ["before", "half", "after"]
 SCHEMA = Schema.build(
     [
         TensorSpec("bias", DType.F32, (5,)),
@@ -35,23 +39,10 @@ SCHEMA = Schema.build(
     aliases=[Alias("tied", "layer.0")],
 )
 ROOMY = replace(SMALL_LAUNCHES, pool_size_bytes=4_000_000)
-STREAMED = ReceiverSettings(pool_size_bytes=16, block_timeout_s=1.0)
 
 
 def lab_of(coding: ValueCoding | None = None, count: int = 3) -> ReceiverLab:
-    lab = ReceiverLab(SCHEMA)
-    lab.put(random_weights(SCHEMA, 0))
-    for seed in range(1, count):
-        lab.put(next_weights(lab.weights[seed], seed), coding=coding)
-    return lab
-
-
-def serves(receiver: Receiver) -> bool:
-    try:
-        with receiver.serving():
-            return True
-    except NotReadyError:
-        return False
+    return ReceiverLab.with_versions(SCHEMA, count, coding=coding)
 
 
 def was_cut(lab: ReceiverLab, run: Callable[[], object], left: int, way: str) -> bool:
@@ -80,7 +71,7 @@ def check_small(report: RefitReport) -> None:
     assert report.size_bytes.wire < report.size_bytes.full * 0.6
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 @pytest.mark.parametrize("coding", [ValueCoding.ULP, ValueCoding.XOR, ValueCoding.OVERWRITE])
 def test_a_change_that_was_cut_at_any_launch_is_healed_without_its_staging(
     way: str, coding: ValueCoding
@@ -102,7 +93,7 @@ def test_a_change_that_was_cut_at_any_launch_is_healed_without_its_staging(
     assert launches >= 16
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 @pytest.mark.parametrize("is_staging_lost", [False, True])
 def test_the_overwriting_may_be_cut_at_any_write_too(way: str, *, is_staging_lost: bool) -> None:
     lab = lab_of()
@@ -125,7 +116,7 @@ def test_the_overwriting_may_be_cut_at_any_write_too(way: str, *, is_staging_los
     assert writes >= 10
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_a_stream_that_was_cut_at_any_write_is_overwritten(way: str) -> None:
     lab = lab_of()
     receiver, arrays = lab.host_receiver(STREAMED, at=1)
@@ -142,7 +133,7 @@ def test_a_stream_that_was_cut_at_any_write_is_overwritten(way: str) -> None:
     assert writes >= 16
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_a_rollback_that_was_cut_at_any_launch_is_overwritten_back(way: str) -> None:
     lab = lab_of()
     receiver, arrays = lab.host_receiver(ROOMY, at=1)
@@ -183,7 +174,7 @@ def test_a_refit_to_the_version_that_was_cut_reports_how_it_was_healed() -> None
     assert lab.is_at(arrays, 3)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_boxes_and_copies_are_healed_too(way: str) -> None:
     lab = lab_of()
     boxes = {"layer.1": Box((10, 20), (200, 100)), "layer.2": Box((0, 0), (350, 1))}

@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 
 from weightstore.codec.piece import ValueCoding
-from weightstore.errors import InputRefusedError, NotReadyError
+from weightstore.errors import InputRefusedError
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Alias, Schema
 from weightstore.layout.tensors import TensorSpec, Units
 from weightstore.receiver.live_state import Dirty, NothingStaged, Ready, VersionRef, Way
 from weightstore.receiver.receiver import Receiver
-from weightstore.receiver.receiver_settings import ReceiverSettings
-from weightstore.testing.real_versions import next_weights, random_weights
-from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, ReceiverLab
+from weightstore.testing.receiver_lab import (
+    CUT_WAYS,
+    SMALL_LAUNCHES,
+    STREAMED,
+    Cut,
+    ReceiverLab,
+    serves,
+)
 
-WAYS = ["before", "half", "after"]
 SCHEMA = Schema.build(
     [
         TensorSpec("bias", DType.F32, (5,)),
@@ -27,23 +31,10 @@ SCHEMA = Schema.build(
     ],
     aliases=[Alias("head", "embed")],
 )
-STREAMED = ReceiverSettings(pool_size_bytes=16, block_timeout_s=1.0)
 
 
 def lab_of(coding: ValueCoding | None = None, count: int = 3) -> ReceiverLab:
-    lab = ReceiverLab(SCHEMA, piece_unit_count=90_000)
-    lab.put(random_weights(SCHEMA, 0))
-    for seed in range(1, count):
-        lab.put(next_weights(lab.weights[seed], seed), coding=coding)
-    return lab
-
-
-def serves(receiver: Receiver) -> bool:
-    try:
-        with receiver.serving():
-            return True
-    except NotReadyError:
-        return False
+    return ReceiverLab.with_versions(SCHEMA, count, coding=coding, piece_unit_count=90_000)
 
 
 def cut_refit(lab: ReceiverLab, receiver: Receiver, left: int, way: str, version: int) -> bool:
@@ -61,7 +52,7 @@ def cut_refit(lab: ReceiverLab, receiver: Receiver, left: int, way: str, version
     return False
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 @pytest.mark.parametrize("coding", list(ValueCoding))
 def test_a_change_that_was_cut_at_any_launch_is_done_again(way: str, coding: ValueCoding) -> None:
     lab = lab_of(coding)
@@ -81,10 +72,10 @@ def test_a_change_that_was_cut_at_any_launch_is_done_again(way: str, coding: Val
     assert lab.is_at(arrays, 3)
     # `embed` has 4 windows, two of which are shared by two pieces, and so has its copy; the
     # small tensors have one each.
-    assert launches == 14
+    assert launches == 10
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_the_redo_may_be_cut_too_any_number_of_times(way: str) -> None:
     lab = lab_of()
     receiver, arrays = lab.host_receiver(SMALL_LAUNCHES, at=1)
@@ -110,7 +101,7 @@ def test_a_difference_written_directly_would_not_survive_this() -> None:
     assert not np.array_equal(old, new)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_a_later_version_after_a_cut_finishes_the_cut_one_first(way: str) -> None:
     lab = lab_of(count=4)
     receiver, arrays = lab.host_receiver(SMALL_LAUNCHES, at=1)
@@ -120,11 +111,11 @@ def test_a_later_version_after_a_cut_finishes_the_cut_one_first(way: str) -> Non
     assert lab.is_at(arrays, 4)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_a_change_that_was_cut_can_be_undone(way: str) -> None:
     lab = lab_of()
     receiver, arrays = lab.host_receiver(SMALL_LAUNCHES, at=1)
-    for left in range(14):
+    for left in range(10):
         assert cut_refit(lab, receiver, left, way, 3)
         report = receiver.rollback()
         assert (report.target, report.is_redo) == (1, True)
@@ -132,11 +123,11 @@ def test_a_change_that_was_cut_can_be_undone(way: str) -> None:
         assert receiver.verify().version == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_a_rollback_that_was_cut_at_any_launch_is_done_again(way: str) -> None:
     lab = lab_of()
     receiver, arrays = lab.host_receiver(SMALL_LAUNCHES, at=1)
-    for left in range(14):
+    for left in range(10):
         receiver.refit(3)
         lab.fuse.set(left, way)
         with pytest.raises(Cut):
@@ -147,7 +138,7 @@ def test_a_rollback_that_was_cut_at_any_launch_is_done_again(way: str) -> None:
         assert lab.is_at(arrays, 1)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_a_whole_version_that_was_cut_at_any_write_is_written_again(way: str) -> None:
     lab = lab_of()
     writes = 0
@@ -162,7 +153,7 @@ def test_a_whole_version_that_was_cut_at_any_write_is_written_again(way: str) ->
     assert writes == 4
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CUT_WAYS)
 def test_a_stream_that_was_cut_at_any_write_is_not_written_again(way: str) -> None:
     lab = lab_of()
     writes = 0

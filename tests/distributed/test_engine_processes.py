@@ -125,18 +125,21 @@ class Engine:
         return len(blocks)
 
     def end(self) -> None:
+        """Let every rank end by itself, and look at how each did once all have."""
         for process in self.processes.values():
+            process.send_signal(signal.SIGCONT)
             assert process.stdin is not None
             process.stdin.close()
-        for rank in list(self.processes):
-            process = self.processes.pop(rank)
+        codes: dict[int, int] = {}
+        while self.processes:
+            rank, process = self.processes.popitem()
             try:
-                assert process.wait(TIMEOUT_S) == 0
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-                self._close(process)
+                codes[rank] = process.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes[rank] = process.wait(TIMEOUT_S)
+            self._close(process)
+        assert codes == dict.fromkeys(range(self.options.rank_count), 0)
 
     @staticmethod
     def _close(process: subprocess.Popen[str]) -> None:
@@ -208,13 +211,11 @@ def engine(
         die_file="",
     )
     found = Engine(options, expected_shares(store[1], options))
-    for rank in range(rank_count):
-        found.start(rank)
     try:
+        for rank in range(rank_count):
+            found.start(rank)
         yield found
     finally:
-        for process in found.processes.values():
-            process.send_signal(signal.SIGCONT)
         found.end()
 
 

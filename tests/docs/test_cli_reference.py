@@ -73,6 +73,17 @@ def test_the_surface_names_what_the_help_shows(tool: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_the_usage_line_names_everything_that_is_required(tool: ModuleType, command: str) -> None:
+    section = tool.page().partition(f"\n## {command}\n")[2]
+    usage = re.search(r"(?m)^weightstore .*$", section)
+    assert usage
+    made = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]  # a group
+    for each in made.params:
+        if each.required and each.param_type_name == "option":
+            assert f" {each.opts[0]} " in usage.group(), each.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_example_is_a_command_with_options_that_exist(tool: ModuleType, command: str) -> None:
     (found,) = (each for each in tool.commands() if each.name == command)
     examples = re.findall(rf"weightstore {command}\b[^;]*", found.epilog)

@@ -11,6 +11,7 @@ import pytest
 
 from weightstore.testing import totals
 from weightstore.testing.simulation import __main__ as command
+from weightstore.testing.simulation import mutations
 from weightstore.testing.simulation.mutations import Removed, caught
 from weightstore.testing.simulation.run import Outcome, simulate
 
@@ -79,6 +80,32 @@ def test_a_removed_safety_step_is_noticed(step: Removed) -> None:
 def test_a_safety_step_that_is_removed_at_once_is_noticed_at_once() -> None:
     """The quick one of those above, so that a run without the slow tests has one too."""
     assert caught(Removed.POLICY, 0, 20) is not None
+
+
+def test_an_error_that_nobody_expected_is_not_what_a_step_protects_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A removed step is not noticed by a run that breaks in any other way."""
+    broken = "1.000 s: engine#1 serves version 1, has seen version 2, and may be 0 behind"
+    ends: list[str] = []
+
+    def simulated(seed: int, *, weather: object) -> Outcome:
+        del weather
+        return Outcome(seed, tuple(ends), {}, (), 1)
+
+    monkeypatch.setattr(mutations, "simulate", simulated)
+    others = (
+        f"engine#1: Traceback (most recent call last):\nRuntimeError: {broken}",
+        "not over after 162.0 s",
+        "engine#1 served version 1 from 1.000 s: its bits are others",
+    )
+    for end in others:
+        ends[:] = [end]
+        assert caught(Removed.POLICY, 0, 2) is None, end
+    ends[:] = [*others, broken]
+    found = caught(Removed.POLICY, 3, 2)
+    assert found is not None
+    assert found.seed == 3
 
 
 def test_a_seed_tells_the_same_story_in_every_process() -> None:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from tools.bench import modelexpress_peer, published_formats
+from tools.bench import modelexpress_peer, published_formats, refit_cases
 from tools.bench.bench import Bench, Findings, Options, run
 from tools.bench.benchmarks_page import page
 from tools.bench.machine import this_machine
 from tools.bench.report import Missing, Report, Row, Side, against, alone, at_least, at_most, number
 from tools.bench.run_all import BENCHES, PAGE, RESULTS, stored_reports
+from tools.bench.weights import normal_weights
 
 ROOT = Path(__file__).parents[2]
 CODEC = "codec"
@@ -169,6 +170,16 @@ class TestPublishedFormats:
         target = old.copy()
         published_formats.apply_byte_xor(published_formats.encode_byte_xor(old, new), target)
         assert np.array_equal(target, new)
+
+
+def test_a_receiver_that_does_not_hold_the_version_ends_the_bench() -> None:
+    weights = normal_weights({"w": (4, 8)})
+    arrays = {"w": weights["w"].units.copy()}
+    refit_cases.end_unless_same(arrays, weights, "it")
+    refit_cases.end_unless_same({"w": arrays["w"][8:16]}, weights, "it", slice(8, 16))
+    arrays["w"][3] ^= 1
+    with pytest.raises(SystemExit, match="it does not hold version 2"):
+        refit_cases.end_unless_same(arrays, weights, "it")
 
 
 def test_a_machine_names_the_kernel_by_major_and_minor_and_no_build() -> None:

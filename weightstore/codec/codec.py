@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 from weightstore.codec.decoding import Change, Decoder, Resolved
 from weightstore.codec.encoding import Changes, Encoder
 from weightstore.codec.frames import FrameCoder
-from weightstore.codec.kernels import (
-    NUMPY_UNIT_COUNT_MAX,
-    Kernels,
-    load_kernels,
-    numpy_kernels,
-)
+from weightstore.codec.kernels import Kernels, kernels_for
 from weightstore.codec.lanes import Units
 from weightstore.codec.piece import EncodeResult, Piece, ValueCoding
 from weightstore.codec.scratch import Scratch
@@ -38,13 +33,7 @@ class PieceCodec:
 
     def kernels_for(self, unit_count: int) -> Kernels:
         """Give the kernels for a piece of this many units."""
-        if self._kernels is not None:
-            return self._kernels
-        if unit_count > NUMPY_UNIT_COUNT_MAX:
-            # Once numba is there it is quicker for small pieces too, and the bytes are the same.
-            self._kernels = load_kernels()
-            return self._kernels
-        return numpy_kernels()
+        return self._kernels or kernels_for(unit_count)
 
     def worker(self) -> PieceWorker:
         """Make a worker with zstd contexts and buffers of its own; one per thread."""
@@ -157,21 +146,6 @@ class PieceWorker:
             first_index=first_index,
             member_starts=member_starts,
         )
-
-    def check_base(
-        self,
-        piece: Piece,
-        target: Units,
-        *,
-        first_index: int = 0,
-        member_starts: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Do all checks of `apply`, and write nothing.
-
-        Raises:
-            CorruptObjectError, WrongBaseError, InputRefusedError: as `apply`.
-        """
-        self._resolve(piece, target, first_index, member_starts, expect_base=True)
 
     def apply(
         self,

@@ -9,6 +9,7 @@ than what is written.
 from __future__ import annotations
 
 import enum
+import sys
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from weightstore.codec.floats import FloatCast
 from weightstore.codec.lanes import Units
 
 NUMPY_UNIT_COUNT_MAX = 1 << 17
+_NUMBA_KERNELS = "weightstore.codec.numba_kernels"
 STORE_SLACK_COUNT = 64
 """Entries beyond the last that a kernel may store to before it knows that they are none."""
 GAP_BYTE_SKIP = 255
@@ -256,6 +258,7 @@ def kernels_for(unit_count: int) -> Kernels:
     """Give the kernels that suit so many units.
 
     NumPy is quick enough for few, and a process that meets no more never pays for importing
-    numba. The bytes are the same.
+    numba. Once that is there it is quicker for few too. The bytes are the same.
     """
-    return load_kernels() if unit_count > NUMPY_UNIT_COUNT_MAX else numpy_kernels()
+    is_worth_it = unit_count > NUMPY_UNIT_COUNT_MAX or _NUMBA_KERNELS in sys.modules
+    return load_kernels() if is_worth_it else numpy_kernels()

@@ -19,7 +19,14 @@ _ONE = np.uint64(1)
 _OFFSET_BITS = np.uint64(16)
 _ADD, _XOR, _SET = np.uint64(0), np.uint64(1), np.uint64(2)
 _COMBINE = {Combine.ADD: _ADD, Combine.XOR: _XOR, Combine.SET: _SET}
-assert 1 << int(_OFFSET_BITS) == WINDOW_UNIT_COUNT
+_WINDOW = np.uint64(1 << 16)
+assert 1 << int(_OFFSET_BITS) == int(_WINDOW) == WINDOW_UNIT_COUNT
+_LINE_SIZE_BYTES = np.uint64(64)
+_SEGMENT_SIZE_BYTES = np.uint64(1 << 14)
+"""Half of a first-level cache."""
+_SPARSE = np.uint64(4)
+_SPARSE_FOR_READS = np.uint64(2)
+"""With fewer changes than one in so many lines, reading all lines costs more than it saves."""
 
 
 class NumbaLiveKernels:
@@ -66,7 +73,7 @@ class NumbaLiveKernels:
 
     def scatter_compare(self, units: Units, change: BlockedChange, *, redo: bool) -> int:
         """See `LiveKernels`."""
-        strange_count = scatter_compare(
+        strange_count, _ = scatter_compare(
             units,
             (_read(change.block_starts), _read(change.block_firsts)),
             _read(change.offsets),
@@ -90,17 +97,19 @@ def follow(
     first: np.uint64,
     change: tuple[NDArray[np.uint32], Units, np.uint64],
     found: tuple[NDArray[np.uint16], Units, Units],
-) -> None:
+) -> np.uint64:
     """Read the bits at a change's places, and say what they become.
 
     A loop of its own for each output: only the first waits for memory, the others are
     vectorised.
+
+    Returns:
+        As `gather_run`.
     """
     positions, words, combine = change
     offsets, old_bits, new_bits = found
     count = np.uint64(positions.size)
-    for index in range(count):
-        old_bits[index] = units[first + np.uint64(positions[index])]
+    seen = gather_run(units, first, positions, old_bits)
     for index in range(count):
         # The low 16 bits: a store into a narrower integer keeps exactly those.
         offsets[index] = first + np.uint64(positions[index])
@@ -113,6 +122,40 @@ def follow(
     else:
         for index in range(count):
             new_bits[index] = words[index]
+    return seen
+
+
+@compiled
+def gather_run(
+    units: Units, first: np.uint64, positions: NDArray[np.uint32], bits: Units
+) -> np.uint64:
+    """Read the bits at positions that rise.
+
+    Where at least every second cache line has one, all lines between them are read in order
+    first; see `scatter_compare`. Reading here and there waits less than writing.
+
+    Returns:
+        Bits of what was read, so that no compiler leaves out the reads.
+    """
+    count = np.uint64(positions.size)
+    line = _LINE_SIZE_BYTES // np.uint64(units.itemsize)
+    segment = _SEGMENT_SIZE_BYTES // np.uint64(units.itemsize)
+    done, seen = _ZERO, _ZERO
+    start = np.uint64(positions[done])
+    last = np.uint64(positions[count - _ONE]) + _ONE
+    length = last - start
+    if count * line * _SPARSE_FOR_READS < length or count * line > length:
+        for index in range(count):
+            bits[index] = units[first + np.uint64(positions[index])]
+        return seen
+    end = start
+    while done < count:
+        seen |= bring_near(units, first + end, first + min(end + segment, last))
+        end += segment
+        while done < count and np.uint64(positions[done]) < end:
+            bits[done] = units[first + np.uint64(positions[done])]
+            done += _ONE
+    return seen
 
 
 @compiled
@@ -152,21 +195,62 @@ def scatter_compare(
     old_bits: Units,
     new_bits: Units,
     redo: np.uint64,
-) -> np.uint64:
-    """See `LiveKernels.scatter_compare`."""
+) -> tuple[np.uint64, np.uint64]:
+    """See `LiveKernels.scatter_compare`.
+
+    Where from every fourth to every cache line of a window has a change, all of it is read in
+    order first, a segment at a time: the processor fetches ahead of reads in order, and waits at
+    each line otherwise.
+
+    Returns:
+        That number; and bits of what was read, so that no compiler leaves out the reads.
+    """
     block_starts, block_firsts = windows
-    strange_count = _ZERO
+    unit_count = np.uint64(units.size)
+    line = _LINE_SIZE_BYTES // np.uint64(units.itemsize)
+    segment = _SEGMENT_SIZE_BYTES // np.uint64(units.itemsize)
+    strange_count = seen = _ZERO
     for block in range(np.uint64(block_starts.size)):
         start = np.uint64(block_starts[block])
         first = np.uint64(block_firsts[block])
-        for index in range(first, np.uint64(block_firsts[block + _ONE])):
-            place = start + np.uint64(offsets[index])
-            held = units[place]
-            is_old = np.uint64(held == old_bits[index])
-            is_new = np.uint64(held == new_bits[index]) & redo
-            strange_count += _ONE - (is_old | is_new)
-            units[place] = new_bits[index]
-    return strange_count
+        last = np.uint64(block_firsts[block + _ONE])
+        length = min(_WINDOW, unit_count - start)
+        if (last - first) * line * _SPARSE < length or (last - first) * line > length:
+            for index in range(first, last):
+                place = start + np.uint64(offsets[index])
+                strange_count += put(units, place, old_bits[index], new_bits[index], redo)
+            continue
+        done = first
+        end = _ZERO
+        while done < last:
+            seen |= bring_near(units, start + end, start + min(end + segment, length))
+            end += segment
+            while done < last and np.uint64(offsets[done]) < end:
+                place = start + np.uint64(offsets[done])
+                strange_count += put(units, place, old_bits[done], new_bits[done], redo)
+                done += _ONE
+    return strange_count, seen
+
+
+@compiled
+def put(
+    units: Units, place: np.uint64, old_bits: np.uint64, new_bits: np.uint64, redo: np.uint64
+) -> np.uint64:
+    """Write one unit; 1 if it held something unexpected, else 0."""
+    held = units[place]
+    is_old = np.uint64(held == old_bits)
+    is_new = np.uint64(held == new_bits) & redo
+    units[place] = new_bits
+    return _ONE - (is_old | is_new)
+
+
+@compiled
+def bring_near(units: Units, first: np.uint64, end: np.uint64) -> np.uint64:
+    """Bring a run of units near; gives bits that depend on every one of them."""
+    seen = units[first]
+    for place in range(first, end):
+        seen |= units[place]
+    return np.uint64(seen)
 
 
 def _read(array: NDArray[Any]) -> NDArray[Any]:

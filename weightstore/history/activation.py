@@ -67,12 +67,14 @@ class Applied:
         applied_count: Those of them that serve the version, or one activated later.
         waited_s: How long they were waited for.
         missing: The others. They serve nothing once their `max_staleness_s` has passed.
+        unread: Keys of objects that may be receivers too, and could not be read.
     """
 
     listed_count: int
     applied_count: int
     waited_s: float
     missing: tuple[Member, ...]
+    unread: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class _Look:
 
     listed: tuple[Member, ...]
     missing: tuple[Member, ...]
+    unread: tuple[str, ...]
     waited_s: float
 
     @property
@@ -113,7 +116,7 @@ def activate(
         timeout_s: At the latest then the record is put, whoever is missing.
         poll_s: Between two looks at the members.
         silent_s: A member whose counter stands still for so long is not waited for.
-        require_staged: Wait for silent ones too, and put no record while one is missing.
+        require_staged: Put no record while one is missing, is silent or could not be read.
         watch: What is known of silent members from earlier activations.
 
     Raises:
@@ -136,7 +139,7 @@ def activate(
         lambda member: has_staged(member, wanted),
         _nobody_missing if require_staged else lambda look: _all_lively_staged(look, silence),
     )
-    if require_staged and look.missing:
+    if require_staged and not _nobody_missing(look):
         raise _not_staged(wanted.version, look)
     stored, repeated = _put(writer, wanted.version, look, before=before)
     return Activated(
@@ -181,7 +184,7 @@ def wait_applied(
     look = _Wait(writer, blobs, clock, max_staleness_s, poll_s).until(
         lambda member: has_applied(member, wanted, activated.slot), _nobody_missing
     )
-    return Applied(len(look.listed), look.reached_count, look.waited_s, look.missing)
+    return Applied(len(look.listed), look.reached_count, look.waited_s, look.missing, look.unread)
 
 
 def has_staged(member: Member, wanted: MemberVersion) -> bool:
@@ -219,11 +222,10 @@ def settled_slot(
     return None
 
 
-def named(members: Sequence[Member]) -> str:
-    """Some members by name, for a message."""
-    names = ", ".join(repr(each.name) for each in members[:_NAMED_COUNT])
-    more = len(members) - _NAMED_COUNT
-    return f"{names} and {more} more" if more > 0 else names
+def absent(missing: Sequence[Member], unread: Sequence[str]) -> str:
+    """Who is missing, by name, and what was not read, for a message; empty where nothing is."""
+    parts = [("missing: ", [repr(each.name) for each in missing]), ("not read: ", unread)]
+    return "; ".join(words + _some(names) for words, names in parts if names)
 
 
 def check_pace(poll_s: float) -> None:
@@ -273,13 +275,15 @@ class _Wait:
             self.clock.sleep(min(self.poll_s, left_s))
 
     def _look(self, is_there: Callable[[Member], bool], waited_s: float) -> _Look:
-        members = list_members(self.blobs, self.writer.log.limits).members
-        listed = tuple(each for each in members if each.mode == "active")
-        return _Look(listed, tuple(each for each in listed if not is_there(each)), waited_s)
+        found = list_members(self.blobs, self.writer.log.limits)
+        listed = tuple(each for each in found.members if each.mode == "active")
+        missing = tuple(each for each in listed if not is_there(each))
+        return _Look(listed, missing, found.unread, waited_s)
 
 
 def _nobody_missing(look: _Look) -> bool:
-    return not look.missing
+    """Whether all are there, and nothing that may be a receiver was left unread."""
+    return not (look.missing or look.unread)
 
 
 def _all_lively_staged(look: _Look, silence: SilenceWatch) -> bool:
@@ -329,10 +333,15 @@ def _overtaken(version: VersionId, active: ActiveVersion | None) -> ConflictErro
     )
 
 
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_COUNT
+    return ", ".join(names[:_NAMED_COUNT]) + (f" and {more} more" if more > 0 else "")
+
+
 def _not_staged(version: VersionId, look: _Look) -> NotStagedError:
     return NotStagedError(
         f"version {version} is staged by {look.reached_count} of {len(look.listed)} receivers"
-        f" after {look.waited_s:.1f} s; missing: {named(look.missing)}",
+        f" after {look.waited_s:.1f} s; {absent(look.missing, look.unread)}",
         do="Repeat with a longer `timeout_s`, take receivers that are gone off the list with"
         " `forget_receiver`, or activate without `require_all`.",
         facts={
@@ -340,5 +349,6 @@ def _not_staged(version: VersionId, look: _Look) -> NotStagedError:
             "listed_count": len(look.listed),
             "staged_count": look.reached_count,
             "missing": tuple(each.member_id for each in look.missing),
+            "unread": look.unread,
         },
     )

@@ -1,7 +1,8 @@
 """The objects that receivers write about themselves: put, removed, listed within bounds.
 
-They carry liveness and no truth. What cannot be read is named and passed over: it never
-stops an activation, and nothing beyond its bound is read.
+They carry liveness and no truth. What is no member is named and passed over: it never stops an
+activation, and nothing beyond its bound is read. What may be a member and was not read is told
+apart, for those who must have heard all.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ class MemberList:
 
     Attributes:
         members: Sorted by id.
-        unreadable: Keys of objects that are no member, damaged, or cannot be read.
+        unreadable: Keys of objects that are no member, or damaged.
+        unread: Keys of objects that the storage did not give, and the first one beyond the bound:
+            what nobody has looked at may be a member.
     """
 
     members: tuple[Member, ...]
     unreadable: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 class SilenceWatch:
@@ -86,17 +90,24 @@ def list_members(blobs: BlobStore, limits: Limits) -> MemberList:
     """
     members: list[Member] = []
     unreadable: list[str] = []
+    unread: list[str] = []
     try:
-        for info in islice(blobs.list(RECEIVERS_PREFIX), limits.member_count):
+        listed = blobs.list(RECEIVERS_PREFIX)
+        for info in islice(listed, limits.member_count):
             try:
                 members += _read(blobs, info, limits)
-            except (CorruptError, UnavailableError):
+            except CorruptError:
                 unreadable.append(info.key)
+            except UnavailableError:
+                unread.append(info.key)
+        unread += (info.key for info in islice(listed, 1))
     except CorruptError:
         # Something else stands where the folder should be.
         unreadable.append(RECEIVERS_PREFIX)
     return MemberList(
-        tuple(sorted(members, key=lambda each: each.member_id)), tuple(sorted(unreadable))
+        tuple(sorted(members, key=lambda each: each.member_id)),
+        tuple(sorted(unreadable)),
+        tuple(sorted(unread)),
     )
 
 

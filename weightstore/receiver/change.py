@@ -22,7 +22,7 @@ class StoragePart:
 
     Attributes:
         storage_index: In the placement.
-        change: All of it, sorted by where it is.
+        change: All of it, tensor by tensor in the order of their first changes.
     """
 
     storage_index: int
@@ -118,9 +118,15 @@ class ChangeBuilder:
         segments = self._waiting.pop(index, [])
         if not segments:
             return
-        segments.sort(key=lambda each: int(each.block_starts[0]))
-        count = sum(each.count for each in segments)
-        block_count = sum(each.block_starts.size for each in segments)
+        segments.sort(key=lambda each: (int(each.block_starts[0]), int(each.offsets[0])))
+        counts = [each.count for each in segments]
+        count, befores = sum(counts), np.cumsum([0, *counts[:-1]])
+        starts = np.concatenate([each.block_starts for each in segments])
+        firsts = np.concatenate([each.block_firsts[:-1] for each in segments])
+        firsts += np.repeat(befores, [each.block_starts.size for each in segments])
+        # Small pieces share windows, and a pause goes by windows.
+        kept = np.flatnonzero(np.diff(starts, prepend=-1))
+        block_count = kept.size
         dtype = segments[0].new_bits.dtype
         joined = BlockedChange(
             self._pool.take(block_count, np.int64),
@@ -129,22 +135,18 @@ class ChangeBuilder:
             self._pool.take(count, dtype),
             self._pool.take(count, dtype),
         )
-        for field in ("block_starts", "offsets", "old_bits", "new_bits"):
+        for field in ("offsets", "old_bits", "new_bits"):
             arrays = [getattr(each, field) for each in segments]
             np.concatenate(arrays, out=getattr(joined, field))
-        joined.block_firsts[0] = 0
-        # The end of each window within its segment, moved by the changes of all before it.
-        ends = joined.block_firsts[1:]
-        np.concatenate([each.block_firsts[1:] for each in segments], out=ends)
-        before = np.cumsum([0, *(each.count for each in segments[:-1])])
-        ends += np.repeat(before, [each.block_starts.size for each in segments])
+        joined.block_starts[:] = starts[kept]
+        joined.block_firsts[:-1], joined.block_firsts[-1] = firsts[kept], count
         self._parts.append(StoragePart(index, joined))
         self._waiting_bytes -= sum(_least_bytes(each) for each in segments)
 
 
 def _least_bytes(change: BlockedChange) -> int:
-    """Bytes of the pool that a part of a change takes at least."""
-    return change.count * (2 + 2 * change.new_bits.itemsize) + 16 * change.block_starts.size
+    """Bytes of the pool that a part of a change takes at least: its windows may be others' too."""
+    return change.count * change.unit_size_bytes
 
 
 def moved_lanes(

@@ -35,6 +35,9 @@ from weightstore.receiver.version_source import VersionSource
 
 Table = NDArray[np.uint64]
 
+_LITTLE_COUNT = 4096
+"""Groups with fewer changes on average take longer to hand to threads than to work out."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTables:
@@ -259,7 +262,9 @@ class DeltaWork:
         jobs: Iterator[Callable[[], GroupChange]] = (
             partial(self._evaluator.evaluate, group) for group in groups
         )
-        with closing(workers.run(jobs)) as results:
+        # Of little work threads make more: each of its short kernels hands the interpreter over.
+        is_little = sum(group.changed_count for group in groups) < _LITTLE_COUNT * len(groups)
+        with closing((job() for job in jobs) if is_little else workers.run(jobs)) as results:
             for group in groups:
                 with tally.phase(Phase.DECODE):
                     change = next(results)

@@ -1,8 +1,9 @@
 """A receiver that follows the log: it looks, tells others, stages ahead, and applies.
 
-Looking at the tail and working are apart, since a version that takes a minute to stage must not
-keep the receiver from seeing what is active. Each is one bounded call, so that tests and
-simulations take the steps in any order; `run` makes them with two threads.
+Looking at the tail, working and telling others are apart, since neither a version that takes a
+minute to stage nor a slow write of the member object must keep the receiver from seeing what is
+active. Each is one bounded call, so that tests and simulations take the steps in any order; `run`
+makes them with three threads.
 """
 
 from __future__ import annotations
@@ -17,17 +18,13 @@ from typing import Protocol, Self, assert_never
 from weightstore.clock import Clock
 from weightstore.errors import InputRefusedError, WeightStoreError
 from weightstore.ids import VersionId
-from weightstore.receiver.live_state import (
-    Live,
-    Ready,
-    Staged,
-    VersionRef,
-    held_version,
-)
+from weightstore.receiver.gate import OWN_RECEIVER
+from weightstore.receiver.live_state import Live, Ready, Staged, VersionRef, held_version
 from weightstore.receiver.membership import Membership
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.refits import At
 from weightstore.receiver.serve_policy import Mode, TailView
+from weightstore.storage.machine import process_id, refuse_fork
 
 LOGGER = logging.getLogger("weightstore.receiver")
 STOP_TIMEOUT_S = 60.0
@@ -60,10 +57,6 @@ class Followed(Protocol):
 
     def poll(self) -> TailView:
         """Look at the tail of the log."""
-        ...
-
-    def scan(self) -> object:
-        """Look at the next share of the elements."""
         ...
 
     def stage(self, selector: int | str, /) -> object:
@@ -179,11 +172,13 @@ class Follower:
         self._troubles: dict[str, Trouble] = {}
         self._lock = threading.Lock()
         self._news = threading.Event()
+        self._to_tell = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._staged_at_s = 0.0
         self._publish_from_s = 0.0
+        self._process = process_id()
 
     @property
     def status(self) -> FollowerStatus:
@@ -197,10 +192,8 @@ class Follower:
         Returns:
             Seconds until the next look.
         """
-        before = self._receiver.view
-        delay_s = self._tried("look", self._receiver.poll)
-        if _said(before) != _said(self._receiver.view):
-            self._news.set()
+        self._refuse_fork()
+        delay_s = self._look()
         self._publish()
         return delay_s
 
@@ -213,6 +206,20 @@ class Follower:
             Seconds until it is worth while to come again; a look that shows something new may
             come before.
         """
+        self._refuse_fork()
+        delay_s = self._work()
+        self._publish()
+        return delay_s
+
+    def _look(self) -> float:
+        before = self._receiver.view
+        delay_s = self._tried("look", self._receiver.poll)
+        if _said(before) != _said(self._receiver.view):
+            self._news.set()
+            self._to_tell.set()
+        return delay_s
+
+    def _work(self) -> float:
         receiver, poll_s = self._receiver, self._settings.poll_s
         move = next_move(self._mode, receiver.live, receiver.staged, receiver.view)
         match move:
@@ -224,14 +231,15 @@ class Follower:
                 if left_s > 0:
                     return min(left_s, poll_s)
                 delay_s = self._tried("work", lambda: self._stage(version))
+                self._to_tell.set()
             case GoTo(version):
                 delay_s = self._tried("work", lambda: receiver.refit(version, at=self._at))
                 held = held_version(receiver.live)
                 if held is not None and held.version == version:
                     delay_s = 0.0
+                self._to_tell.set()
             case _:
                 assert_never(move)
-        self._publish()
         return delay_s
 
     def step(self) -> float:
@@ -243,37 +251,44 @@ class Follower:
         return min(self.look(), self.work())
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Follow in this thread, and look in another one, until an event is set; then close.
+        """Follow in this thread, look and tell others in two more, until an event is set.
 
         Args:
-            stop: Ends it when it is set; it is set when this ends. None follows until an
-                interrupt.
+            stop: Ends it when it is set; it is set when this ends, closed. None follows until
+                an interrupt.
         """
         self._refuse_closed()
         ending = stop or self._stop
-        watcher = threading.Thread(
-            target=self._watch, args=(ending,), name="weightstore-look", daemon=True
-        )
-        watcher.start()
+        helpers: list[threading.Thread] = []
         try:
+            for name, loop in (("weightstore-look", self._watch), ("weightstore-tell", self._tell)):
+                helper = threading.Thread(target=loop, args=(ending,), name=name, daemon=True)
+                helper.start()
+                helpers.append(helper)
             while not (ending.is_set() or self._is_closed):
-                self._news.wait(self.work())
+                self._news.wait(self._work())
                 self._news.clear()
         finally:
             ending.set()
-            watcher.join(STOP_TIMEOUT_S)
+            self._to_tell.set()
+            for helper in helpers:
+                helper.join(STOP_TIMEOUT_S / len(helpers))
             self.close()
 
     def close(self) -> None:
         """Leave: others no longer wait for this receiver. A second call does nothing.
 
-        A thread that follows ends after what it is doing now.
+        A thread that follows ends after what it is doing now. In a forked child nothing is
+        done: the parent goes on.
         """
+        if process_id() != self._process:
+            return
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
         self._news.set()
+        self._to_tell.set()
         self._tried("member", self.membership.leave)
         self._on_close()
 
@@ -293,6 +308,8 @@ class Follower:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if process_id() != self._process:
+            return
         self._stop.set()
         self._news.set()
         if self._thread is not None:
@@ -303,13 +320,18 @@ class Follower:
     def _watch(self, ending: threading.Event) -> None:
         try:
             while not ending.is_set():
-                ending.wait(self.look())
+                ending.wait(self._look())
         finally:
             self._news.set()
 
+    def _tell(self, ending: threading.Event) -> None:
+        # Also without news, for what the work is at, and as a sign of life.
+        while not ending.is_set():
+            self._publish()
+            self._to_tell.wait(self._settings.poll_s)
+            self._to_tell.clear()
+
     def _stage(self, version: VersionId) -> None:
-        # Here and not when it is applied: the engine stands still then. (P8)
-        self._receiver.scan()
         self._receiver.stage(version)
         self._staged_at_s = self._clock.monotonic_s()
 
@@ -358,7 +380,11 @@ class Follower:
             LOGGER.warning("following fails (%s): %s", what, error, exc_info=not is_ours)
         return count
 
+    def _refuse_fork(self) -> None:
+        refuse_fork(self._process, "this receiver", OWN_RECEIVER)
+
     def _refuse_closed(self) -> None:
+        self._refuse_fork()
         if self._is_closed:
             raise InputRefusedError("this follower is closed", do="Make another follower.")
 

@@ -17,6 +17,10 @@ from weightstore.errors import Fact, NotReadyError
 from weightstore.ids import VersionId
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.serve_policy import CONTROLLER, Mode, ServePolicy, TailView
+from weightstore.storage.machine import process_id, refuse_fork
+
+OWN_RECEIVER = "Attach a receiver in the child, to weights of its own."
+"""What a forked child is told that uses its parent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class ServingGate:
         self._overrun_count = 0
         self._drain_reasons: list[str] = []
         self._view: TailView | None = None
+        self._process = process_id()
 
     @property
     def open_version(self) -> VersionRef | None:
@@ -118,19 +123,23 @@ class ServingGate:
             NotReadyError: at the beginning: empty, dirty, changing, another version, or out of
                 policy; at the end: the weights changed inside the block, or it has outlived
                 what was read of the tail.
+            StoreClosedError: this is a forked child, also of a block that was open at the fork.
         """
-        with self._changed:
+        with self._owned():
             ref = self._checked(wanted)
             stop_count, view = self._stop_count, self._view
             self._block_count += 1
+        was_stopped = is_overdue = False
         try:
             yield ref.version
         finally:
-            with self._changed:
-                self._block_count -= 1
-                was_stopped = self._stop_count != stop_count
-                is_overdue = not was_stopped and self._is_overdue(ref.version, view)
-                self._changed.notify_all()
+            if self._is_owned:
+                with self._changed:
+                    self._block_count -= 1
+                    was_stopped = self._stop_count != stop_count
+                    is_overdue = not was_stopped and self._is_overdue(ref.version, view)
+                    self._changed.notify_all()
+        self._refuse_fork()
         if was_stopped or is_overdue:
             why = (
                 f"the weights of version {ref.version} were changed inside a serving block"
@@ -151,8 +160,9 @@ class ServingGate:
         Raises:
             NotReadyError: at the beginning: as `serving`, or a change waits for the requests
                 that are open; at the end: such a change could not wait any longer.
+            StoreClosedError: as `serving`.
         """
-        with self._changed:
+        with self._owned():
             if self._drain_reasons:
                 raise NotReadyError(
                     f"no request is admitted: {self._drain_reasons[-1]}", facts=self._facts()
@@ -160,13 +170,16 @@ class ServingGate:
             ref = self._checked(wanted)
             overrun_count = self._overrun_count
             self._admission_count += 1
+        was_overrun = False
         try:
             yield SampleVersions()
         finally:
-            with self._changed:
-                self._admission_count -= 1
-                was_overrun = self._overrun_count != overrun_count
-                self._changed.notify_all()
+            if self._is_owned:
+                with self._changed:
+                    self._admission_count -= 1
+                    was_overrun = self._overrun_count != overrun_count
+                    self._changed.notify_all()
+        self._refuse_fork()
         if was_overrun:
             raise NotReadyError(
                 f"the weights were changed inside a request that began with version {ref.version}",
@@ -185,16 +198,16 @@ class ServingGate:
         Yields:
             Whether all had ended.
         """
-        with self._changed:
+        with self._owned():
             self._drain_reasons.append(reason)
         try:
-            with self._changed:
+            with self._owned():
                 self._changed.wait_for(self._need_not_drain, timeout_s)
                 all_ended = not self._admission_count
                 self._overrun_count += 0 if all_ended else 1
             yield all_ended
         finally:
-            with self._changed:
+            with self._owned():
                 self._drain_reasons.remove(reason)
                 self._changed.notify_all()
 
@@ -206,7 +219,7 @@ class ServingGate:
         Returns:
             Whether all had ended.
         """
-        with self._changed:
+        with self._owned():
             self._ref = None
             self._closed_because = reason
             self._changed.notify_all()
@@ -220,20 +233,32 @@ class ServingGate:
 
     def open(self, ref: VersionRef) -> None:
         """Let blocks begin on a version that is wholly there."""
-        with self._changed:
+        with self._owned():
             self._ref = ref
             self._changed.notify_all()
 
     def hear(self, view: TailView) -> None:
         """Note a look at the tail of the log, of any thread."""
-        with self._changed:
+        with self._owned():
             self._view = view if self._view is None else self._view.joined(view)
             self._changed.notify_all()
 
     def refusal(self, wanted: Wanted = ANYTHING) -> str:
         """Why a block could not begin now; empty where it could."""
-        with self._changed:
+        with self._owned():
             return self._refused(wanted)
+
+    @property
+    def _is_owned(self) -> bool:
+        return process_id() == self._process
+
+    def _refuse_fork(self) -> None:
+        refuse_fork(self._process, "this receiver", OWN_RECEIVER)
+
+    def _owned(self) -> threading.Condition:
+        """The lock; not for a forked child, where nobody may be left to release it."""
+        self._refuse_fork()
+        return self._changed
 
     def _checked(self, wanted: Wanted) -> VersionRef:
         reason = self._refused(wanted)

@@ -11,7 +11,14 @@ from weightstore.layout.boxes import Box
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import HostTensor, Units
 from weightstore.receiver.live_storage import HostStorage
-from weightstore.receiver.placement import Boxes, LiveTensor, Placement, mismatch, plan_placement
+from weightstore.receiver.placement import (
+    Boxes,
+    LiveTensor,
+    Placement,
+    mismatch,
+    name_misfits,
+    plan_placement,
+)
 
 
 def place_arrays(
@@ -37,12 +44,10 @@ def place_arrays(
         if name in schema
         for misfit in _misfits(schema, name, target, boxes)
     ]
+    misfits += name_misfits(schema, targets, boxes)
     if misfits:
         raise mismatch(misfits, _what_to_do(schema, arrays, boxes))
-    live = [
-        _live(name, units, _box(schema, name, boxes) if name in schema else None)
-        for name, units in arrays.items()
-    ]
+    live = [_live(name, units, _box(schema, name, boxes)) for name, units in arrays.items()]
     placement = plan_placement(schema, live, boxes)
     problems = (*_unwritable(arrays), *_shared(schema, arrays))
     if problems:
@@ -94,8 +99,8 @@ def _what_to_do(schema: Schema, arrays: Mapping[str, Units], boxes: Boxes) -> st
     return "Build the model from this checkpoint's configuration, or choose another version."
 
 
-def _live(name: str, units: Units, box: Box | None) -> LiveTensor:
-    sizes = units.shape if box is None else box.sizes
+def _live(name: str, units: Units, box: Box) -> LiveTensor:
+    sizes = box.sizes
     strides = tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
     return LiveTensor(
         name,

@@ -385,7 +385,7 @@ class LiveWeights:
     ) -> tuple[str, ...]:
         # Memory that the model has left would still look right. (P8)
         self._check_addresses()
-        with tally.phase(Phase.VERIFY):
+        with tally.phase(Phase.SCAN):
             return damaged_tensors(placement, numbers, tables.lanes, self._thread_count)
 
     def _check_addresses(self) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 from weightstore.clock import Clock, Entropy
 from weightstore.errors import (
+    StorageFailedError,
+    StoreClosedError,
     StoreReadOnlyError,
     UnavailableError,
     UnknownOutcomeError,
@@ -23,12 +25,17 @@ from weightstore.format.member import Member, MemberVersion, member_text
 from weightstore.history.delta_path import VersionRef
 from weightstore.history.members import put_member, remove_member
 from weightstore.ids import MemberId, Slot
+from weightstore.receiver.gate import OWN_RECEIVER
 from weightstore.receiver.receiver_status import StateName
 from weightstore.receiver.serve_policy import ModeName
 from weightstore.storage.blobs import BlobStore
-from weightstore.storage.machine import boot_id, host_name, process_id
+from weightstore.storage.machine import boot_id, host_name, process_id, refuse_fork
 
 LOGGER = logging.getLogger("weightstore.receiver")
+LEAVE_PAUSES_S = (0.1, 0.4, 1.5)
+"""Before each further try to leave: nobody else takes the object of who has left away."""
+LEAVE_TIMEOUT_S = 10.0
+"""After so long no other try to leave is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +76,8 @@ class Membership:
         blobs: The store.
         clock: For heartbeats and for display.
         entropy: Gives the id.
-        stand: Tells what to say. It is called while a lock is held that a staged version
-            waits for before it is dropped, so what it finds staged is there.
+        stand: Tells what to say, at once. It is called while a lock is held that a staged
+            version waits for before it is dropped, so what it finds staged is there.
         name: For people; empty takes host and process.
         heartbeat_s: Say something new at least so often.
         rank_count: Ranks of the engine.
@@ -94,12 +101,16 @@ class Membership:
         self._name = member_text(name or f"{host_name()}:{process_id()}")
         self._heartbeat_s = heartbeat_s
         self._rank_count = rank_count
-        self._lock = threading.Lock()
+        # The first for what is claimed, never for long; the second while the object is written.
+        self._claiming = threading.Lock()
+        self._writing = threading.Lock()
         self._counter = 0
         self._said: tuple[Standing, float] | None = None
         self._may_claim = False
         self._is_withdrawn = False
         self._has_left = False
+        self._may_be_there = False
+        self._process = process_id()
 
     def publish(self) -> bool:
         """Say how things stand, if that is news or it is time for a sign of life.
@@ -107,37 +118,51 @@ class Membership:
         After a crash: the old object or the new one.
 
         Returns:
-            Whether the object was written.
+            Whether the object was written; a forked child leaves it to its parent.
 
         Raises:
             UnavailableError, UnknownOutcomeError: it could not be written, or perhaps it was.
         """
-        with self._lock:
+        if process_id() != self._process:
+            return False
+        with self._writing:
             if self._has_left:
                 return False
-            standing = self._stand()
-            if self._is_withdrawn:
-                standing = replace(standing, staged=None)
-            if not self._is_news(standing):
-                return False
-            self._put(standing)
+            with self._claiming:
+                # In this order, since `stand_by` comes at any time: a version that was found
+                # staged before it must not be claimed after it.
+                is_withdrawn, standing = self._is_withdrawn, self._stand()
+                if is_withdrawn:
+                    standing = replace(standing, staged=None)
+                if not self._is_news(standing):
+                    return False
+                could_claim = self._may_claim
+                self._may_claim = could_claim or standing.staged is not None
+            self._put(standing, could_claim=could_claim)
             return True
 
     def withdraw(self) -> None:
         """Take back that a version is staged; called before it is dropped.
+
+        Waits for the object only if it may claim the version.
 
         After a crash: the object claims it or not; the version is still staged.
 
         Raises:
             UnavailableError, UnknownOutcomeError: the object still claims it, or may; do not
                 drop the version.
+            StoreClosedError: this is a forked child; the claim is its parent's.
         """
-        with self._lock:
-            self._is_withdrawn = True
+        refuse_fork(self._process, "this receiver", OWN_RECEIVER)
+        with self._claiming:
+            self._is_withdrawn, may_claim = True, self._may_claim
+        if not may_claim:
+            return
+        with self._writing:
             if not self._may_claim:
                 return
             try:
-                self._put(replace(self._stand(), staged=None))
+                self._put(replace(self._stand(), staged=None), could_claim=True)
             except (UnavailableError, UnknownOutcomeError):
                 # A full disk takes no new bytes, but lets go of old ones.
                 try:
@@ -154,22 +179,52 @@ class Membership:
             LOGGER.warning("could not take back what is staged: %s", error.message)
 
     def stand_by(self) -> None:
-        """Let the next `publish` say again what is staged: it was staged anew."""
-        with self._lock:
-            self._is_withdrawn = False
+        """Let the next `publish` say again what is staged: it was staged anew.
+
+        Waits for nothing: a slow write of the object must not keep a version from coming in.
+        """
+        self._is_withdrawn = False
 
     def leave(self) -> None:
-        """Remove the object for good.
+        """Remove the object for good, by a few tries; in a forked child nothing is done.
 
         After a crash: it is there or not.
 
         Raises:
-            UnavailableError, UnknownOutcomeError: it is there, or may be; call again.
+            UnavailableError, UnknownOutcomeError: it is there, or may be, or a write of it has
+                not ended for long; call again. A store that is closed or may not be written is
+                not tried again.
         """
-        with self._lock:
-            self._has_left = True
-            if self._said is not None or self._may_claim:
+        if process_id() != self._process:
+            return
+        deadline_s = self._clock.monotonic_s() + LEAVE_TIMEOUT_S
+        self._has_left = True
+        if not self._writing.acquire(timeout=LEAVE_TIMEOUT_S):
+            raise StorageFailedError(
+                f"the object of receiver {self.member_id} is being written for more than "
+                f"{LEAVE_TIMEOUT_S:.0f} s",
+                do="Mend the storage, then take the receiver off with `forget_receiver`.",
+                facts={"member_id": self.member_id},
+            )
+        try:
+            self._removed(deadline_s)
+        finally:
+            self._writing.release()
+
+    def _removed(self, deadline_s: float) -> None:
+        """Remove the object if it may be there, by a few tries until a time."""
+        for pause_s in LEAVE_PAUSES_S:
+            try:
                 self._remove()
+            except (StoreClosedError, StoreReadOnlyError):
+                raise
+            except (UnavailableError, UnknownOutcomeError):
+                if self._clock.monotonic_s() + pause_s > deadline_s:
+                    raise
+                self._clock.sleep(pause_s)
+            else:
+                return
+        self._remove()
 
     def _is_news(self, standing: Standing) -> bool:
         if self._said is None:
@@ -177,21 +232,22 @@ class Membership:
         said, said_at_s = self._said
         return standing != said or self._clock.monotonic_s() - said_at_s >= self._heartbeat_s
 
-    def _put(self, standing: Standing) -> None:
+    def _put(self, standing: Standing, *, could_claim: bool) -> None:
         self._counter += 1
-        could_claim, self._may_claim = self._may_claim, self._may_claim or bool(standing.staged)
+        was_there, self._may_be_there = self._may_be_there, True
         said_at_s = self._clock.monotonic_s()
         try:
             put_member(self._blobs, self._member(standing))
         except StoreReadOnlyError:
-            self._may_claim = could_claim
+            self._may_claim, self._may_be_there = could_claim, was_there
             raise
         self._may_claim = standing.staged is not None
         self._said = (standing, said_at_s)
 
     def _remove(self) -> None:
-        remove_member(self._blobs, self.member_id)
-        self._may_claim, self._said = False, None
+        if self._may_be_there:
+            remove_member(self._blobs, self.member_id)
+        self._may_claim, self._may_be_there, self._said = False, False, None
 
     def _member(self, standing: Standing) -> Member:
         return Member(

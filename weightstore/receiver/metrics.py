@@ -57,8 +57,9 @@ FAILURES = MetricSpec(
     "weightstore_refit_failures_total",
     "counter",
     ("code",),
-    "Refits that an error ended, by its code.",
+    "Refits that an error ended, by its code; `other` for one that is not of this package.",
 )
+OTHER_CODE = "other"
 SECONDS = MetricSpec(
     "weightstore_refit_phase_seconds",
     "histogram",
@@ -158,7 +159,9 @@ class ReceiverMetrics:
     def observe(self, report: Report) -> None:
         """Count one refit; the receiver calls this."""
         if isinstance(report, RefitFailure):
-            self._failures.labels(report.error_code).inc()
+            # An error of a callback may be of any class, and each label is kept for ever.
+            code = report.error_code
+            self._failures.labels(code if code.startswith("WS-") else OTHER_CODE).inc()
         else:
             self._refits.labels(report.way.value, str(report.is_redo).lower()).inc()
         for phase, seconds in report.seconds.items():

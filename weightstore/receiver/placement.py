@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -193,6 +193,36 @@ def box_of(
     return shape, Box.whole(shape)
 
 
+def name_misfits(schema: Schema, names: Collection[str], boxes: Boxes) -> Iterator[str]:
+    """What does not fit in the names of live tensors and in their boxes."""
+    held = {schema.index_of(name) for name in names if name in schema}
+    held |= {
+        schema.index_of(name)
+        for name, box in boxes.items()
+        if name in schema and not box.unit_count
+    }
+    for index, spec in enumerate(schema.tensors):
+        if index not in held:
+            yield f"missing: {spec.name!r} ({spec.dtype.value} {spec.shape})"
+    for name, box in boxes.items():
+        if name not in schema:
+            yield f"a box of no tensor of the version: {name!r}"
+        elif not box.is_within(schema.tensors[schema.index_of(name)].unit_shape):
+            yield f"not within its tensor: {box} of {name!r}"
+        elif name not in names and box.unit_count:
+            yield f"a box without a live tensor: {name!r}"
+    yield from (f"not in the version: {name!r}" for name in names if name not in schema)
+
+
+def shape_misfits(
+    spec: TensorSpec, name: str, sizes: tuple[int, ...], box: Box | None
+) -> Iterator[str]:
+    """What does not fit in the shape of a live tensor."""
+    _, expected = box_of(spec, box, sizes)
+    if sizes != expected.sizes:
+        yield f"shape: {name!r} is {sizes}, expected {expected.sizes}"
+
+
 def mismatch(
     problems: Iterable[str],
     do: str = "Build the model from this checkpoint's configuration, or choose another version.",
@@ -210,39 +240,22 @@ def mismatch(
 
 
 def _problems(schema: Schema, live: Sequence[LiveTensor], boxes: Boxes) -> Iterator[str]:
-    held = {schema.index_of(each.name) for each in live if each.name in schema}
-    held |= {
-        schema.index_of(name)
-        for name, box in boxes.items()
-        if name in schema and not box.unit_count
-    }
-    for index, spec in enumerate(schema.tensors):
-        if index not in held:
-            yield f"missing: {spec.name!r} ({spec.dtype.value} {spec.shape})"
-    named = {each.name for each in live}
-    for name, box in boxes.items():
-        if name not in schema:
-            yield f"a box of no tensor of the version: {name!r}"
-        elif not box.is_within(schema.tensors[schema.index_of(name)].unit_shape):
-            yield f"not within its tensor: {box} of {name!r}"
-        elif name not in named and box.unit_count:
-            yield f"a box without a live tensor: {name!r}"
+    yield from name_misfits(schema, {each.name: None for each in live}, boxes)
     for each in live:
-        yield from _misfits(schema, each, boxes)
+        if each.name in schema:
+            yield from _misfits(schema, each, boxes)
 
 
 def _misfits(schema: Schema, live: LiveTensor, boxes: Boxes) -> Iterator[str]:
-    if live.name not in schema:
-        yield f"not in the version: {live.name!r}"
-        return
     spec = schema.tensors[schema.index_of(live.name)]
     width = live.storage.width_bytes
     if width != spec.dtype.unit_size_bytes:
         yield f"dtype: {live.name!r} has units of {width} bytes, the version {spec.dtype.value}"
-    _, box = box_of(spec, boxes.get(live.name), live.sizes)
-    if live.sizes != box.sizes:
-        yield f"shape: {live.name!r} is {live.sizes}, expected {box.sizes}"
-    elif live.name in boxes and not box.is_within(spec.unit_shape):
+    box = boxes.get(live.name)
+    misshapen = tuple(shape_misfits(spec, live.name, live.sizes, box))
+    if misshapen:
+        yield from misshapen
+    elif box is not None and not box.is_within(spec.unit_shape):
         return
     elif _reach(live) and live.base + _reach(live) > live.storage.unit_count:
         yield f"ends after its memory: {live.name!r}"

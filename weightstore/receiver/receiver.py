@@ -142,6 +142,7 @@ class Receiver:
             NotReadyError: at the beginning: nothing is wholly there, another version than was
                 asked for, or one that the mode does not let through; at the end, if the weights
                 were changed inside: then what was computed must be thrown away.
+            StoreClosedError: this is a forked child, as everywhere; the receiver is its parent's.
         """
         with self._gate.serving(_wanted(exact, min, max_lag)) as version:
             yield version
@@ -177,7 +178,7 @@ class Receiver:
     @contextmanager
     def exclusive(self) -> Iterator[LiveWeights]:
         """Hold the weights for one that takes an apply apart: a rank of an engine."""
-        with self._refits.lock:
+        with self._refits.owned():
             yield self._weights
 
     def on_applied(self, callback: Callback) -> None:
@@ -186,7 +187,7 @@ class Receiver:
         It is called again if it raises and the refit is repeated.
         """
         arguments.function(callback, "callback")
-        with self._refits.lock:
+        with self._refits.owned():
             self._weights.callbacks.append(callback)
 
     def on_report(self, callback: ReportCallback) -> None:
@@ -194,6 +195,7 @@ class Receiver:
 
         What it raises is logged and changes nothing.
         """
+        self._refits.refuse_fork()
         self._refits.reporter.add(arguments.function(callback, "callback"))
 
     def poll(self) -> TailView:
@@ -227,6 +229,7 @@ class Receiver:
     def stage(self, selector: int | str = "latest") -> Ready:
         """Make a version ready while the engine serves. Writes no live memory.
 
+        A share of all elements is looked at first, so that every few versions all of them were.
         A change that was cut is given up for it; `refit` finishes that one first.
 
         Raises:
@@ -261,7 +264,7 @@ class Receiver:
         A change that was cut is finished first. Of several threads that refit at once the
         newest version wins, in the mode `active` the one that is active, and those that waited
         with another one do nothing. A version that is staged, given by its number, is applied
-        without the store; for any other a share of all elements is looked at first.
+        without the store. A share of all elements is looked at before a version is staged.
 
         After a crash or an error: as `apply`.
 
@@ -343,7 +346,7 @@ class Receiver:
         return self._refits.check(None if tensors is None else arguments.texts(tensors, "tensors"))
 
     def scan(self) -> VersionRef:
-        """Look at the next share of the elements, as each refit of what is not staged does.
+        """Look at the next share of the elements, as is done before a version is staged.
 
         Raises:
             NotReadyError, LiveWeightsError: as `verify`.

@@ -10,9 +10,9 @@ from typing import Literal, TypeVar, get_args
 
 from weightstore import arguments
 from weightstore.clock import Clock
-from weightstore.errors import InputRefusedError, NotReadyError, StoreClosedError
+from weightstore.errors import InputRefusedError, NotReadyError
 from weightstore.format.records import VersionRecord
-from weightstore.receiver.gate import ServingGate
+from weightstore.receiver.gate import OWN_RECEIVER, ServingGate
 from weightstore.receiver.live_check import LiveCheck, destinations_of, live_check
 from weightstore.receiver.live_state import Applying, Ready, VersionRef, Way, Whole
 from weightstore.receiver.live_weights import LiveWeights
@@ -22,7 +22,7 @@ from weightstore.receiver.receiver_status import Reporter
 from weightstore.receiver.reports import Phase, RefitReport, Tally
 from weightstore.receiver.serve_policy import Mode, TailView
 from weightstore.receiver.version_source import VersionSource
-from weightstore.storage.machine import process_id
+from weightstore.storage.machine import process_id, refuse_fork
 
 ReportT = TypeVar("ReportT", RefitReport, RefitReport | None)
 
@@ -36,10 +36,12 @@ class Run:
 
     Attributes:
         tally: Counts.
+        base: The version that was there when it began; None where nothing was known.
         target: The version that is wanted, once it is known.
     """
 
     tally: Tally
+    base: int | None = None
     target: int | None = None
 
 
@@ -83,6 +85,7 @@ class Refits:
 
     def look(self) -> TailView:
         """As `Receiver.poll`."""
+        self.refuse_fork()
         _, view = self._source.look(self._clock)
         self._gate.hear(view)
         return self._gate.view or view
@@ -93,7 +96,7 @@ class Refits:
         Raises:
             InputRefusedError: the receiver is followed already.
         """
-        with self.lock:
+        with self.owned():
             if self.membership is not None:
                 raise InputRefusedError(
                     "this receiver is followed already", do="Close its follower first."
@@ -109,7 +112,11 @@ class Refits:
         """As `Receiver.stage`."""
         wanted = arguments.selector(selector)
         with self._alone(), self._run("stage", self._new_tally()) as run:
-            return self._stage(self._find(wanted, run), run.tally)
+            record = self._find(wanted, run)
+            found = self._look_before(record, run.tally)
+            if found is not None:
+                found.raise_if_differing()
+            return self._stage(record, run.tally)
 
     def apply(self, at: At) -> RefitReport:
         """As `Receiver.apply`."""
@@ -144,7 +151,13 @@ class Refits:
                     if healed is not None and self._weights.held == VersionRef.of(record):
                         report = healed
                     else:
-                        self._look_and_stage(record, tally)
+                        if healed is not None:
+                            # A change of its own, which others count as one.
+                            self._told(healed)
+                            tally = run.tally = self._new_tally()
+                            run.base = healed.target
+                        self._look_before(record, tally)
+                        self._stage(record, tally)
                 if report is None:
                     report = self._apply(tally, at)
             return self._told(report)
@@ -184,26 +197,27 @@ class Refits:
         """As `Receiver.invalidate`."""
         # At once: what the lock is held for may take minutes, and others serve meanwhile.
         self._gate.shut(reason)
-        with self._owned():
+        with self.owned():
             self._weights.soil(reason)
 
     def check(self, tensors: Sequence[str] | None) -> LiveCheck:
         """As `Receiver.check`."""
-        with self._owned(), self.reporter.doing("scan"):
-            return self._looked_at(destinations_of(self._weights.placement, tensors))
+        with self.owned(), self.reporter.doing("scan"):
+            numbers = destinations_of(self._weights.placement, tensors)
+            return self._looked_at(numbers, self._new_tally())
 
     def scan(self) -> VersionRef:
         """As `Receiver.scan`."""
-        with self._owned(), self.reporter.doing("scan"):
-            found = self._looked_at(self._weights.next_share())
+        with self.owned(), self.reporter.doing("scan"):
+            found = self._looked_at(self._weights.next_share(), self._new_tally())
         found.raise_if_differing()
         return VersionRef(found.version, found.digest)
 
-    def _looked_at(self, numbers: list[int]) -> LiveCheck:
+    def _looked_at(self, numbers: list[int], tally: Tally) -> LiveCheck:
         held = self._weights.held
         if held is None:
             raise NotReadyError("no version is wholly there", do="Refit or recover it.")
-        names = self._weights.look_at(numbers, self._new_tally())
+        names = self._weights.look_at(numbers, tally)
         return live_check(self._weights.placement, held, numbers, names)
 
     def _find(self, selector: int | str, run: Run) -> VersionRecord:
@@ -229,11 +243,14 @@ class Refits:
             return version != active
         return held.version > version
 
-    def _look_and_stage(self, record: VersionRecord, tally: Tally) -> None:
-        """Stage on top of what a share of all elements still vouches for (P8)."""
-        if isinstance(self._weights.live, Whole) and not self._stages(record.version):
-            self._weights.look_at(self._weights.next_share(), tally)
-        self._stage(record, tally)
+    def _look_before(self, record: VersionRecord, tally: Tally) -> LiveCheck | None:
+        """Look at a share of all elements before a version is staged on top of them (P8).
+
+        Here and not when it is applied: the engine stands still then.
+        """
+        if not isinstance(self._weights.live, Whole) or self._stages(record.version):
+            return None
+        return self._looked_at(self._weights.next_share(), tally)
 
     def _stage(self, record: VersionRecord, tally: Tally) -> Ready:
         staged = self._weights.staged
@@ -258,30 +275,33 @@ class Refits:
             return self._written(lambda: self._weights.apply(tally))
 
     @contextmanager
-    def _owned(self) -> Iterator[None]:
+    def owned(self) -> Iterator[None]:
         """Hold the lock.
 
         Raises:
             StoreClosedError: this is a forked child, where nobody may be left to release it.
         """
-        if process_id() != self._process:
-            raise StoreClosedError(
-                f"this receiver belongs to process {self._process}, not to its forked child",
-                do="Attach a receiver in the child, to weights of its own.",
-                facts={"owner_process": self._process, "process": process_id()},
-            )
+        self.refuse_fork()
         with self.lock:
             yield
+
+    def refuse_fork(self) -> None:
+        """Let no forked child wait for a lock.
+
+        Raises:
+            StoreClosedError: as `owned`.
+        """
+        refuse_fork(self._process, "this receiver", OWN_RECEIVER)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the lock, with no change under way.
 
         Raises:
-            StoreClosedError: as `_owned`.
+            StoreClosedError: as `owned`.
             InputRefusedError: this is called by a callback of a change.
         """
-        with self._owned():
+        with self.owned():
             if self._is_writing:
                 raise InputRefusedError(
                     "a version is on its way in, and one of its callbacks asks for another change",
@@ -315,14 +335,14 @@ class Refits:
     def _run(self, phase: str, tally: Tally) -> Iterator[Run]:
         """Say what is being done, and report an error that ends it."""
         held = self._weights.held
-        run = Run(tally)
+        run = Run(tally, held.version if held else None)
         try:
             with self.reporter.doing(phase):
                 yield run
         except BaseException as error:
-            base = held.version if held else None
             full_bytes = self._weights.placement.size_bytes
-            self.reporter.tell(tally.failure(base, run.target, error, full_bytes=full_bytes))
+            failure = run.tally.failure(run.base, run.target, error, full_bytes=full_bytes)
+            self.reporter.tell(failure)
             raise
 
     def _tally_of_staged(self) -> Tally:
@@ -333,12 +353,14 @@ class Refits:
         return self._new_tally()
 
     def _stand_by(self) -> None:
-        if self.membership is not None:
-            self.membership.stand_by()
+        membership = self.membership
+        if membership is not None:
+            membership.stand_by()
 
     def _withdraw_gone(self) -> None:
-        if self.membership is not None:
-            self.membership.withdraw_gone()
+        membership = self.membership
+        if membership is not None:
+            membership.withdraw_gone()
 
     def _new_tally(self) -> Tally:
         return Tally(self._clock)

@@ -12,6 +12,9 @@ from weightstore.codec.lanes import Lanes
 from weightstore.history.workers import Workers
 from weightstore.receiver.placement import Placement
 
+_LITTLE_UNIT_COUNT = 1 << 17
+"""Destinations with fewer units on average take longer to hand to threads than to look at."""
+
 
 def scan(placement: Placement, numbers: Iterable[int], thread_count: int) -> NDArray[np.uint64]:
     """Compute the digest lanes of destinations from the bits that are there.
@@ -24,11 +27,15 @@ def scan(placement: Placement, numbers: Iterable[int], thread_count: int) -> NDA
     Returns:
         Shape (numbers, 2), in their order.
     """
+    destinations = [placement.destinations[number] for number in numbers]
     jobs: Iterator[Callable[[], Lanes]] = (
         partial(placement.storage_of(destination).lanes, destination.extent)
-        for destination in (placement.destinations[number] for number in numbers)
+        for destination in destinations
     )
-    with Workers(thread_count) as workers:
+    unit_count = sum(destination.extent.unit_count for destination in destinations)
+    # Of little work threads make more: each of its short kernels hands the interpreter over.
+    is_little = unit_count < _LITTLE_UNIT_COUNT * len(destinations)
+    with Workers(1 if is_little else thread_count) as workers:
         return np.array(list(workers.run(jobs)), np.uint64).reshape(-1, 2)
 
 

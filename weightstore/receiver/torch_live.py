@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -11,7 +11,15 @@ from weightstore.layout.schema import Schema
 from weightstore.receiver.device_kernels import DeviceKernels
 from weightstore.receiver.live_storage import HostStorage, LiveStorage
 from weightstore.receiver.memory_overlaps import Holder, overlaps
-from weightstore.receiver.placement import Boxes, LiveTensor, Placement, mismatch, plan_placement
+from weightstore.receiver.placement import (
+    Boxes,
+    LiveTensor,
+    Placement,
+    mismatch,
+    name_misfits,
+    plan_placement,
+    shape_misfits,
+)
 from weightstore.receiver.pool import SLACK_BYTES, Pool
 from weightstore.receiver.torch_storage import TorchStorage, flat_integers
 from weightstore.receiver.torch_targets import refused_form
@@ -42,18 +50,21 @@ def place_tensors(
         SchemaMismatchError: names, shapes or dtypes differ, a tensor cannot be written in
             place, or two that are not tied share memory; everything is listed.
     """
-    problems = [problem for name in targets for problem in _problems(schema, name, targets[name])]
+    problems = [
+        *name_misfits(schema, targets, boxes),
+        *(
+            problem
+            for name, tensor in targets.items()
+            if name in schema
+            for problem in _problems(schema, name, tensor, boxes)
+        ),
+        *overlaps(_holders(schema, targets)),
+    ]
     if problems:
-        # Names are compared by the plan; tell both kinds of trouble at once.
-        problems += [f"missing: {name!r}" for name in _lacking(schema, targets, boxes)]
         raise mismatch(problems)
     memories: Memories = {}
     live = [_live(name, tensor, memories, kernels) for name, tensor in targets.items()]
-    placement = plan_placement(schema, live, boxes)
-    shared = list(overlaps(_holders(schema, targets)))
-    if shared:
-        raise mismatch(shared)
-    return placement
+    return plan_placement(schema, live, boxes)
 
 
 def checked_tensors(targets: Mapping[str, object]) -> dict[str, torch.Tensor]:
@@ -82,29 +93,23 @@ def _pinned_pool(size_bytes: int) -> Pool:
     return Pool(pinned.numpy())
 
 
-def _lacking(schema: Schema, targets: Mapping[str, torch.Tensor], boxes: Boxes) -> Sequence[str]:
-    held = {schema.index_of(name) for name in (*targets, *boxes) if name in schema}
-    return [spec.name for index, spec in enumerate(schema.tensors) if index not in held]
-
-
-def _problems(schema: Schema, name: str, tensor: torch.Tensor) -> list[str]:
-    if name not in schema:
-        return [f"not in the version: {name!r}"]
-    form = refused_form(tensor)
-    if form:
-        return [f"{form}: {name!r}"]
+def _problems(schema: Schema, name: str, tensor: torch.Tensor, boxes: Boxes) -> Iterator[str]:
     spec = schema.tensors[schema.index_of(name)]
     expected, found = TORCH_NAMES.get(spec.dtype), str(tensor.dtype).removeprefix("torch.")
     if expected != found:
-        return [f"dtype: {name!r} is {found}, the version has {expected or spec.dtype.value}"]
-    return []
+        yield f"dtype: {name!r} is {found}, the version has {expected or spec.dtype.value}"
+    form = refused_form(tensor)
+    if form:
+        # What it says of its shape need not be the shape of its memory.
+        yield f"{form}: {name!r}"
+    else:
+        yield from shape_misfits(spec, name, tuple(tensor.shape), boxes.get(name))
 
 
-def _holders(schema: Schema, targets: Mapping[str, torch.Tensor]) -> list[Holder]:
-    return [
-        Holder(name, schema.tensors[schema.index_of(name)].name, tensor)
-        for name, tensor in targets.items()
-    ]
+def _holders(schema: Schema, targets: Mapping[str, torch.Tensor]) -> Iterator[Holder]:
+    for name, tensor in targets.items():
+        if name in schema and not refused_form(tensor):
+            yield Holder(name, schema.tensors[schema.index_of(name)].name, tensor)
 
 
 def _live(

@@ -8,15 +8,13 @@ the link is gone. What is done to the link is durable once its call has returned
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
-import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from typing_extensions import Buffer
 
@@ -26,13 +24,13 @@ from weightstore.errors import (
     InputRefusedError,
     StorageFailedError,
 )
-from weightstore.storage import machine
-from weightstore.storage.buffers import byte_view
 from weightstore.storage.durable import SYSCALLS, Syscalls, replace_durably, storage_error
-from weightstore.storage.unfinished import WRITE_SIZE_BYTES
+from weightstore.storage.file_lock import try_lock_by_name, unlock
+from weightstore.storage.machine import process_id
+from weightstore.storage.plain_file import open_plain_file
+from weightstore.storage.unfinished import write_all
 
 LOCK_NAME = "lock"
-_HOLDER_SIZE_BYTES_MAX = 512
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OWN_FOLDER = _FOLDER | os.O_NOFOLLOW
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,6 +49,7 @@ class LinkedFolder:
         self.place = _place_of(link)
         self._lock = lock
         self._syscalls = syscalls
+        self._process = process_id()
 
     @classmethod
     def acquire(cls, link: Path, *, syscalls: Syscalls = SYSCALLS) -> Self:
@@ -99,7 +98,10 @@ class LinkedFolder:
         # Forgotten first: a number that is closed twice may be another thread's file by then.
         lock, self._lock = self._lock, -1
         if lock >= 0:
-            os.close(lock)
+            try:
+                unlock(lock, self._process)
+            finally:
+                os.close(lock)
 
     def __enter__(self) -> Self:
         return self
@@ -177,19 +179,36 @@ class LinkedFolder:
             CorruptObjectError: it is larger than allowed, or no plain file.
             StorageFailedError: it cannot be read.
         """
+        stream = self.open_file(name)
+        if stream is None:
+            return None
+        path = self.place / name
+        try:
+            with stream:
+                if os.fstat(stream.fileno()).st_size > max_size_bytes:
+                    raise CorruptObjectError(f"{path} is larger than {max_size_bytes} bytes")
+                return stream.read(max_size_bytes)
+        except OSError as error:
+            raise storage_error(error, f"read {path}") from error
+
+    def open_file(self, name: str) -> BinaryIO | None:
+        """Open a file of the place for reading; None where there is none.
+
+        Raises:
+            CorruptObjectError: it is no plain file; a link is not followed.
+            StorageFailedError: it cannot be opened.
+        """
         path = self.place / name
         try:
             with _opened(self.place, _OWN_FOLDER) as place:
-                file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FILE, dir_fd=place)
-            with os.fdopen(file, "rb") as stream:
-                found = os.fstat(stream.fileno())
-                if not stat.S_ISREG(found.st_mode) or found.st_size > max_size_bytes:
-                    raise CorruptObjectError(f"{path} is no plain file of a possible size")
-                return stream.read(max_size_bytes)
+                stream = open_plain_file(name, place)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise storage_error(error, f"read {path}") from error
+        if stream is None:
+            raise CorruptObjectError(f"{path} is no plain file")
+        return stream
 
     def put_file(self, name: str, chunks: Iterable[Buffer], *, unlinked: bool = False) -> None:
         """Write a file of the place, taking the place of one of that name.
@@ -325,19 +344,6 @@ class FilePatches:
             raise storage_error(error, f"sync {self._path}") from error
 
 
-def write_all(file: int, data: Buffer, syscalls: Syscalls) -> None:
-    """Write bytes where an open file stands, however few of them a call takes.
-
-    After a crash: any number of them is written.
-
-    Raises:
-        OSError: what the system said.
-    """
-    view, done = byte_view(data), 0
-    while done < view.nbytes:
-        done += syscalls.write(file, view[done : done + WRITE_SIZE_BYTES])
-
-
 def _place_of(link: Path) -> Path:
     return link.with_name(f".{link.name}.weightstore")
 
@@ -379,19 +385,15 @@ def _locked(place: Path) -> int:
     with _opened(place, _OWN_FOLDER) as folder:
         file = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | _FILE, 0o644, dir_fd=folder)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        holder = f"process {machine.process_id()} on {machine.host_name()}"
-        os.ftruncate(file, 0)
-        os.pwrite(file, holder.encode("utf-8")[:_HOLDER_SIZE_BYTES_MAX], 0)
-    except BlockingIOError as error:
-        said = os.pread(file, _HOLDER_SIZE_BYTES_MAX, 0).decode("utf-8", errors="replace")
-        os.close(file)
-        raise FolderBusyError(
-            f"{said or 'another process'} follows into {place} already",
-            do="End that process first, or name another directory.",
-            facts={"place": str(place), "holder": said},
-        ) from error
+        holder = try_lock_by_name(file)
     except BaseException:
         os.close(file)
         raise
-    return file
+    if holder is None:
+        return file
+    os.close(file)
+    raise FolderBusyError(
+        f"{holder} follows into {place} already",
+        do="End that process first, or name another directory.",
+        facts={"place": str(place), "holder": holder},
+    )

@@ -30,6 +30,7 @@ from weightstore.storage import machine
 from weightstore.storage.blob_keys import LOCKS_FOLDER
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.durable import SYSCALLS, storage_error
+from weightstore.storage.file_lock import try_lock
 from weightstore.storage.folders import open_root, read_error
 from weightstore.storage.local import LocalBlobStore
 
@@ -267,12 +268,9 @@ def _is_owned(session: str, folder: int) -> bool:
 
 def _lock(file: int) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return try_lock(file)
     except OSError as error:
         raise _NoLocksError from error
-    return True
 
 
 def _hold_unlocked(folder: int, at_end: ExitStack) -> list[tuple[str, int]]:

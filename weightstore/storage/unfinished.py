@@ -57,16 +57,10 @@ class UnfinishedFile:
             StorageFullError: no space; nothing is visible.
             StorageFailedError: the system failed; nothing is visible.
         """
-        view = byte_view(data)
-        written = 0
         try:
-            while written < view.nbytes:
-                written += self.syscalls.write(
-                    self.file, view[written : written + WRITE_SIZE_BYTES]
-                )
+            return write_all(self.file, data, self.syscalls)
         except OSError as error:
             raise storage_error(error, "write a file of the store") from error
-        return written
 
     def link(self, name: str) -> None:
         """Give the file its name, unless there is a file of that name.
@@ -98,6 +92,20 @@ class UnfinishedFile:
             OSError: what the system said.
         """
         self.syscalls.rename(self.temporary_name, name, self.folder)
+
+
+def write_all(file: int, data: Buffer, syscalls: Syscalls) -> int:
+    """Write bytes where an open file stands, however few of them a call takes; their number.
+
+    After a crash: any number of them is written.
+
+    Raises:
+        OSError: what the system said.
+    """
+    view, done = byte_view(data), 0
+    while done < view.nbytes:
+        done += syscalls.write(file, view[done : done + WRITE_SIZE_BYTES])
+    return done
 
 
 @contextmanager

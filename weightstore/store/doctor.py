@@ -125,6 +125,7 @@ def _of_state(
     """What depends on what the log says, all of which could be read."""
     quoted = shlex.quote(blobs.location)
     yield from _guarded("owner", doctor_place.owner_findings(blobs, prefix.now, survey, quoted))
+    yield from _guarded("receivers", doctor_place.receiver_findings(blobs, settings))
     exam = doctor_versions.Examination(blobs, log, prefix, settings)
     yield from _guarded("versions", exam.presence_findings())
     yield from _guarded("newest", exam.newest_findings())

@@ -13,6 +13,7 @@ from weightstore.format.keys import (
     RECEIVERS_PREFIX,
 )
 from weightstore.format.records import Now, OpenClaim
+from weightstore.history.members import list_members
 from weightstore.history.sweep import SWEPT_PREFIXES
 from weightstore.settings import MIB, Settings
 from weightstore.storage.blobs import BlobStore
@@ -121,6 +122,26 @@ def owner_findings(
 def is_alive(claim: OpenClaim, survey: PlaceSurvey) -> bool:
     """Whether a living process of this machine surely holds the claim."""
     return any(lock.session == claim.session and lock.is_held for lock in survey.locks)
+
+
+def receiver_findings(blobs: BlobStore, settings: Settings) -> Iterator[Finding]:
+    """What receivers say about themselves; an activation passes over what nobody can read."""
+    found = list_members(blobs, settings.limits)
+    if found.unread:
+        yield warning(
+            "receivers",
+            f"objects that may be receivers could not be read: {some(found.unread)}",
+            "Give this process permission to read them; where there are more than "
+            f"{settings.limits.member_count}, forget those that are gone.",
+        )
+    if found.unreadable:
+        yield warning(
+            "receivers",
+            f"objects that are no receiver, or damaged: {some(found.unreadable)}",
+            "Delete them: a receiver that lives writes its object again within seconds.",
+        )
+    if not (found.unread or found.unreadable):
+        yield ok("receivers", f"{counted(len(found.members), 'receiver')} listed")
 
 
 def space_findings(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from os import PathLike
 
 from weightstore import arguments
-from weightstore.errors import InputRefusedError
 from weightstore.format.keys import RANKS_PREFIX
-from weightstore.ids import NAME_LENGTH_MAX, RUN_PATTERN
+from weightstore.ids import parse_engine_name
 from weightstore.layout.boxes import Box
 from weightstore.receiver.attach import LiveTargets, attach_receiver
 from weightstore.receiver.host_files.host_files import HostFiles
@@ -123,12 +121,13 @@ class EngineReader(StoreReader):
         Raises:
             InputRefusedError: an argument is of a wrong type or value, or an array cannot be
                 written.
+            NameRefusedError: the name breaks the grammar of runs.
             VersionNotFoundError: the store holds no version yet.
             SchemaMismatchError: the targets do not fit the newest version; all differences
                 are listed.
         """
         self._refuse_closed()
-        prefix = f"{RANKS_PREFIX}{_checked_name(name)}/"
+        prefix = f"{RANKS_PREFIX}{parse_engine_name(arguments.text(name, 'name'))}/"
         place = BlobChannel(channel._blobs, prefix) if isinstance(channel, StoreReader) else channel  # noqa: SLF001 -- of the same class
         return attach_rank(
             VersionSource(self._blobs, self._log, self._settings),
@@ -141,14 +140,3 @@ class EngineReader(StoreReader):
             clock=self._components.clock,
             entropy=self._components.entropy,
         )
-
-
-def _checked_name(name: object) -> str:
-    text = arguments.text(name, "name")
-    if len(text) > NAME_LENGTH_MAX or not re.fullmatch(RUN_PATTERN.removesuffix("$"), text):
-        raise InputRefusedError(
-            f"engine name {arguments.shown(text)} is not allowed",
-            do="Use 1 to 64 of a-z, 0-9, '_' and '.'.",
-            facts={"name": text[:NAME_LENGTH_MAX]},
-        )
-    return text

@@ -8,7 +8,7 @@ from weightstore.clock import Clock
 from weightstore.errors import BlobNotFoundError, ReceiverNotFoundError, WeightStoreError
 from weightstore.format.keys import RECEIVERS_PREFIX
 from weightstore.format.member import Member
-from weightstore.history.activation import Activated, Applied, activate, named, wait_applied
+from weightstore.history.activation import Activated, Applied, absent, activate, wait_applied
 from weightstore.history.commit import LogWriter
 from weightstore.history.members import SilenceWatch
 from weightstore.ids import VersionId
@@ -132,14 +132,18 @@ def activate_committed(
             f"version {version} is committed; whether it is active is not known:"
             f" {error.message}. Call `store.activate({version})`"
         )
-    return _not_applied(activated, applied) if applied.missing else ""
+    return _not_applied(activated, applied)
 
 
 def _not_applied(activated: Activated, applied: Applied) -> str:
+    """Who does not serve the version yet, in words; empty where all do."""
+    others = absent(applied.missing, applied.unread)
+    if not others:
+        return ""
     return (
         f"version {activated.version} is active (slot {activated.slot}), and"
         f" {applied.applied_count} of {applied.listed_count} receivers serve it after"
         f" {applied.waited_s:.1f} s; the others serve nothing until they do:"
-        f" {named(applied.missing)}. Take those that are gone off the list with"
+        f" {others}. Take those that are gone off the list with"
         " `weightstore receivers --forget`: each such put waits for them"
     )

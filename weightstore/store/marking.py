@@ -69,7 +69,8 @@ class StoreMarker(EngineReader):
                 missing.
 
         Raises:
-            NotStagedError: with `require_all`, somebody had not staged it in time.
+            NotStagedError: with `require_all`, somebody had not staged it in time, or could not
+                be asked.
             ConflictError: another version was activated meanwhile.
             VersionGoneError: it was retired.
             CommitUnknownError: no answer until the deadline; repeat the call.

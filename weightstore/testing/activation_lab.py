@@ -65,9 +65,15 @@ class WaitedFleet:
         self.clock = ScriptedClock()
         self.store = self.handle("activator")
 
-    def handle(self, seed: str, blobs: BlobStore | None = None) -> ToyStore:
+    def handle(
+        self,
+        seed: str,
+        blobs: BlobStore | None = None,
+        limits: Limits | None = None,
+    ) -> ToyStore:
         """Another process's view of the store, on the same clock."""
-        store = ToyStore(blobs or self.blobs, seed, Settings(commit_timeout_s=5.0))
+        settings = Settings(commit_timeout_s=5.0, limits=limits or Limits())
+        store = ToyStore(blobs or self.blobs, seed, settings)
         store.clock = self.clock
         return store
 

@@ -86,6 +86,7 @@ class AgentForks:
         self._process = subprocess.Popen(  # noqa: S603 -- our own module
             [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        self._handles: dict[int, int] = {}
 
     def start(self, store: Path, place: Path, *, die_at: int | None = None) -> int:
         """Start an agent, and wait until it serves.
@@ -102,7 +103,27 @@ class AgentForks:
         request = {"store": str(store), "place": str(place), "die_at": die_at}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
-        return int(self._line())
+        number = int(self._line())
+        # It serves, so that the number is its own; later the kernel may give it to another.
+        self._handles[number] = os.pidfd_open(number)
+        return number
+
+    def end(self, number: int) -> None:
+        """Kill an agent, if it still lives, and wait until it has ended.
+
+        Args:
+            number: Of a process that `start` has given, once.
+        """
+        handle = self._handles.pop(number)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        except ProcessLookupError:
+            return  # by itself
+        else:
+            ended, _, _ = select.select([handle], [], [], REPLY_TIMEOUT_S)
+            assert ended, f"agent {number} outlives its kill"
+        finally:
+            os.close(handle)
 
     def died_at(self) -> str:
         """The point at which the agent that was started last has killed itself, if it has."""
@@ -120,6 +141,8 @@ class AgentForks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for number in list(self._handles):
+            self.end(number)
         self._process.communicate(timeout=REPLY_TIMEOUT_S)
 
     def _line(self) -> str:
@@ -195,14 +218,14 @@ def _agent(store: Path, place: Path, die_at: int | None) -> Iterator[HostAgent]:
         yield agent
 
 
-def _be_agent(request: dict[str, Any]) -> None:
-    """Serve until killed."""
+def _be_agent(request: dict[str, Any], lifeline: int) -> None:
+    """Serve until killed, or until the process that forks has ended."""
     code = 1
     try:
         os.close(0)
         with _agent(Path(request["store"]), Path(request["place"]), request["die_at"]):
             os.write(1, f"{os.getpid()}\n".encode())
-            threading.Event().wait()
+            os.read(lifeline, 1)
         code = 0
     finally:
         os._exit(code)
@@ -211,17 +234,11 @@ def _be_agent(request: dict[str, Any]) -> None:
 def _fork_agents() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     assert threading.active_count() == 1, "a fork would lose the other threads"
-    children: list[int] = []
+    lifeline, held = os.pipe()
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            _be_agent(json.loads(line))
-        children.append(child)
-    for child in children:
-        try:
-            os.kill(child, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+        if os.fork() == 0:
+            os.close(held)
+            _be_agent(json.loads(line), lifeline)
 
 
 if __name__ == "__main__":

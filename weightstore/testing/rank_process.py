@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -226,21 +227,19 @@ def main() -> None:
     options = RankOptions(**json.loads(sys.argv[1]))
     engine, arrays = make_engine(options)
     stop = threading.Event()
-    with Path(options.log).open("a", encoding="utf-8") as log:
-        server = threading.Thread(target=serve, args=(engine, arrays, log, stop))
-        server.start()
+    with Path(options.log).open("a", encoding="utf-8") as log, ThreadPoolExecutor(2) as pool:
+        works = [pool.submit(serve, engine, arrays, log, stop)]
         try:
             if options.rank == 0:
                 lead(engine)
             else:
-                rounds = threading.Thread(target=engine.serve_rounds, args=(stop,))
-                rounds.start()
+                works.append(pool.submit(engine.serve_rounds, stop))
                 sys.stdin.read()
-                stop.set()
-                rounds.join()
         finally:
             stop.set()
-            server.join()
+        # What has ended a thread early ends the process with an error.
+        for work in works:
+            work.result()
 
 
 if __name__ == "__main__":

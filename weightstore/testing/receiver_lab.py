@@ -13,6 +13,7 @@ import numpy as np
 from weightstore.codec.blocked import BlockedChange
 from weightstore.codec.lanes import Units
 from weightstore.codec.piece import ValueCoding
+from weightstore.errors import NotReadyError
 from weightstore.layout.boxes import Box
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import HostTensor
@@ -32,6 +33,10 @@ Bits = dict[str, Units]
 
 SMALL_LAUNCHES = ReceiverSettings(launch_size_bytes=1, block_timeout_s=5.0)
 """A launch for each window of 65,536 units, so that there are many places to cut."""
+STREAMED = ReceiverSettings(pool_size_bytes=16, block_timeout_s=1.0)
+"""A pool that no change fits."""
+CUT_WAYS = ("before", "half", "after")
+"""How much of a write is done when it is cut."""
 
 
 class Cut(BaseException):
@@ -44,7 +49,7 @@ class Fuse:
 
     Attributes:
         left: Writes that still go through; None never cuts.
-        way: Before the write, in the middle of it, or after it.
+        way: One of `CUT_WAYS`.
         count: Writes that were asked for.
     """
 
@@ -91,7 +96,7 @@ class FusedStorage(WrappedStorage):
 
     def _done_count(self, count: int) -> int:
         """Units that are written before the cut."""
-        return {"before": 0, "half": count // 2, "after": count}[self.fuse.way]
+        return dict(zip(CUT_WAYS, (0, count // 2, count), strict=True))[self.fuse.way]
 
 
 @dataclass
@@ -125,10 +130,16 @@ class ReceiverLab:
 
     @classmethod
     def with_versions(
-        cls, schema: Schema, count: int, *, share: float = 0.01, coding: ValueCoding | None = None
+        cls,
+        schema: Schema,
+        count: int,
+        *,
+        share: float = 0.01,
+        coding: ValueCoding | None = None,
+        piece_unit_count: int = 40_000,
     ) -> Self:
         """A lab with so many versions; the first is full."""
-        lab = cls(schema)
+        lab = cls(schema, piece_unit_count=piece_unit_count)
         lab.put(random_weights(schema, 0))
         for seed in range(1, count):
             lab.put(next_weights(lab.weights[seed], seed, share), coding=coding)
@@ -206,6 +217,15 @@ class ReceiverLab:
     def versions_of(self, arrays: Mapping[str, Units]) -> list[int]:
         """Every version that arrays hold exactly."""
         return [version for version in self.weights if self.is_at(arrays, version)]
+
+
+def serves(receiver: Receiver) -> bool:
+    """Whether a receiver lets anybody in."""
+    try:
+        with receiver.serving():
+            return True
+    except NotReadyError:
+        return False
 
 
 def every_cut(run: Callable[[], None], fuse: Fuse, way: str) -> int:

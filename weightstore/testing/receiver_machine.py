@@ -6,17 +6,19 @@ does not serve. Whatever it serves must be exactly a committed version.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from weightstore.errors import LiveWeightsError, NotReadyError, WeightStoreError, WrongBaseError
+from weightstore.errors import InputRefusedError, LiveWeightsError, NotReadyError, WrongBaseError
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Alias, Schema
 from weightstore.layout.tensors import TensorSpec
 from weightstore.receiver.live_state import Dirty, Empty, Ready, Whole
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.testing.real_versions import next_weights, random_weights
-from weightstore.testing.receiver_lab import Cut, ReceiverLab
+from weightstore.testing.receiver_lab import CUT_WAYS, Cut, ReceiverLab
 
 _SCHEMA = Schema.build(
     [
@@ -28,8 +30,11 @@ _SCHEMA = Schema.build(
     aliases=[Alias("w.tied", "w")],
 )
 _VERSION_COUNT_MAX = 12
+_ROOMY_BYTES = 1_000_000
+"""A pool that every small step fits."""
+_SMALL_SHARE = 0.001
 _LAUNCHES_SOMETIMES = st.none() | st.integers(0, 8)
-_WAYS = st.sampled_from(["before", "half", "after"])
+_WAYS = st.sampled_from(CUT_WAYS)
 
 
 class ReceiverMachine(RuleBasedStateMachine):
@@ -41,7 +46,7 @@ class ReceiverMachine(RuleBasedStateMachine):
         self.lab.put(random_weights(_SCHEMA, 0))
         self.is_damaged = False
 
-    @initialize(pool_size_bytes=st.sampled_from([64, 3_000, 1_000_000]))
+    @initialize(pool_size_bytes=st.sampled_from([64, 3_000, _ROOMY_BYTES]))
     def attach(self, pool_size_bytes: int) -> None:
         """Some receivers stream every change, some none."""
         settings = ReceiverSettings(
@@ -98,6 +103,24 @@ class ReceiverMachine(RuleBasedStateMachine):
     def rollback(self, left: int | None, way: str) -> None:
         """To the version before, where its bits are kept."""
         self._runs(self.receiver.rollback, left, way)
+
+    @rule(seed=st.integers(0, 1_000), left=_LAUNCHES_SOMETIMES, way=_WAYS)
+    @precondition(lambda self: self.receiver.settings.pool_size_bytes == _ROOMY_BYTES)
+    @precondition(lambda self: len(self.lab.weights) < _VERSION_COUNT_MAX)
+    def step_and_roll_back(self, seed: int, left: int | None, way: str) -> None:
+        """The old bits of a small step are kept, whether it went through or was cut."""
+        base = max(self.lab.weights)
+        if not self._runs(lambda: self.receiver.refit(base), None, way):
+            return
+        target = self.lab.put(next_weights(self.lab.weights[base], seed, _SMALL_SHARE))
+        self._runs(lambda: self.receiver.refit(target), left, way)
+        try:
+            report = self.receiver.rollback()
+        except (InputRefusedError, LiveWeightsError):
+            assert self.is_damaged
+        else:
+            assert (report.base, report.target) == (target, base)
+            assert self.receiver.version == base
 
     @rule()
     def invalidate(self) -> None:
@@ -161,9 +184,8 @@ class ReceiverMachine(RuleBasedStateMachine):
         if is_right:
             self.is_damaged = False
 
-    def _runs(self, action: object, left: int | None, way: str) -> bool:
+    def _runs(self, action: Callable[[], object], left: int | None, way: str) -> bool:
         """Do something that may be cut; whether it went through."""
-        assert callable(action)
         self.lab.fuse.set(left, way)
         try:
             action()
@@ -175,7 +197,9 @@ class ReceiverMachine(RuleBasedStateMachine):
             assert self.is_damaged
             assert isinstance(self.receiver.live, Dirty)
             return False
-        except WeightStoreError:
+        except InputRefusedError:
+            # Only of the version before the bits may be gone.
+            assert action == self.receiver.rollback
             return False
         finally:
             self.lab.fuse.set(None)

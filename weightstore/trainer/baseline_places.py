@@ -6,7 +6,6 @@ What a file holds is proven by digest before it is used, so it needs no durabili
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 import stat
@@ -19,6 +18,7 @@ import numpy as np
 
 from weightstore.errors import InputRefusedError
 from weightstore.storage.durable import SYSCALLS, replace_durably, storage_error
+from weightstore.storage.file_lock import try_lock, unlock
 from weightstore.storage.machine import process_id
 from weightstore.storage.unfinished import NO_UNNAMED_ERRNOS, UnfinishedFile
 from weightstore.trainer.baseline import Baseline, BaselineLayout
@@ -103,14 +103,14 @@ class FilePlace:
     def close(self) -> None:
         """Let go of the place; the file stays for the next trainer."""
         held = [file for file in (self._present, self._made, self._lock) if file is not None]
-        # A map keeps a descriptor of its own, and whoever closed may still hold the map.
-        # In a forked child the lock is the parent's.
-        for file in held if process_id() == self._process else ():
-            fcntl.flock(file, fcntl.LOCK_UN)
         # Forgotten before they are closed: after an interrupt a number may be someone else's.
         self._present = self._made = self._lock = None
-        for file in held:
-            os.close(file)
+        with ExitStack() as at_end:
+            for file in held:
+                at_end.callback(os.close, file)
+            # A map keeps a descriptor of its own, and whoever closed may still hold the map.
+            for file in held:
+                at_end.callback(unlock, file, self._process)
 
     def load(self, layout: BaselineLayout) -> Baseline | None:
         """The file's baseline, unproven; None if there is none of this layout.
@@ -253,16 +253,14 @@ def _check_named(path: Path, file: int | None) -> None:
 
 
 def _lock(file: int, path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    with _typed("lock", path):
+        is_ours = try_lock(file)
+    if not is_ours:
         raise InputRefusedError(
             f"baseline file {path} is in use by another trainer, perhaps under another name",
             do="Give each trainer a file of its own.",
             facts={"path": str(path)},
-        ) from error
-    except OSError as error:
-        raise storage_error(error, f"lock the baseline file {path}") from error
+        )
 
 
 def _no_baseline(path: Path, what: str) -> InputRefusedError:

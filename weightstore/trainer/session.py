@@ -14,7 +14,7 @@ from weightstore.history.closing import closing_after
 from weightstore.history.progress import Progress, no_progress
 from weightstore.ids import Epoch, RunId, SessionId
 from weightstore.settings import Limits
-from weightstore.storage.machine import process_id
+from weightstore.storage.machine import process_id, refuse_fork
 from weightstore.trainer.binding import Missing
 from weightstore.trainer.inputs import Inputs, TensorSource, device_fence, open_source
 from weightstore.trainer.metering import metered
@@ -194,13 +194,8 @@ class TrainerSession:
 
     def _refuse_fork(self) -> None:
         """A forked child has no background thread: a put there would wait for ever."""
-        if process_id() != self._process:
-            raise StoreClosedError(
-                f"this trainer session belongs to process {self._process}, not to its forked"
-                f" child {process_id()}",
-                do="Put from the process that made the session.",
-                facts={"owner_process": self._process, "process": process_id()},
-            )
+        do = "Put from the process that made the session."
+        refuse_fork(self._process, "this trainer session", do)
 
     def _refuse_closed(self) -> None:
         if self._is_closed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -41,17 +43,20 @@ def test_the_same_input_gives_the_same_bytes_for_any_number_of_threads(thread_co
 
 
 def test_kernels_are_chosen_by_size_unless_given() -> None:
-    assert PieceCodec().kernels_for(NUMPY_UNIT_COUNT_MAX).name == "numpy"
     assert PieceCodec().kernels_for(NUMPY_UNIT_COUNT_MAX + 1).name == "numba"
     assert PieceCodec(numpy_kernels()).kernels_for(1 << 23).name == "numpy"
     assert PieceCodec(load_kernels()).kernels_for(1).name == "numba"
 
 
-def test_small_pieces_use_numba_once_a_larger_one_has_loaded_it() -> None:
-    codec = PieceCodec()
-    assert codec.kernels_for(1).name == "numpy"
-    codec.kernels_for(NUMPY_UNIT_COUNT_MAX + 1)
-    assert codec.kernels_for(1).name == "numba"
+def test_few_units_use_numba_once_more_of_them_have_loaded_it() -> None:
+    script = (
+        "from weightstore.codec.codec import PieceCodec\n"
+        "from weightstore.codec.kernels import NUMPY_UNIT_COUNT_MAX\n"
+        "used = [PieceCodec().kernels_for(count).name\n"
+        "        for count in (1, NUMPY_UNIT_COUNT_MAX, NUMPY_UNIT_COUNT_MAX + 1, 1)]\n"
+        "assert used == ['numpy', 'numpy', 'numba', 'numba'], used\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_limits_are_the_products_unless_given() -> None:

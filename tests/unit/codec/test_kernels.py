@@ -288,8 +288,8 @@ def test_samples_and_entropies_agree_between_kernels(width: int) -> None:
     assert np.array_equal(found[0][1], found[1][1])
 
 
-def test_small_pieces_take_numpy_and_large_ones_numba() -> None:
-    assert kernels_for(NUMPY_UNIT_COUNT_MAX).name == numpy_kernels().name == "numpy"
+def test_many_units_take_numba() -> None:
+    assert numpy_kernels().name == "numpy"
     assert kernels_for(NUMPY_UNIT_COUNT_MAX + 1).name == load_kernels().name == "numba"
 
 

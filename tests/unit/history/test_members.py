@@ -89,6 +89,8 @@ def test_no_more_objects_are_looked_at_than_the_bound(blobs: MemoryBlobStore) ->
     listed = list_members(recorded, Limits(member_count=4))
     assert [each.member_id for each in listed.members] == [member_id(each) for each in range(4)]
     assert len(recorded.calls) == 5
+    assert listed.unread == (member_key(member_id(4)),)
+    assert list_members(blobs, Limits(member_count=9)).unread == ()
 
 
 def test_a_member_that_leaves_while_it_is_listed_is_no_trouble(blobs: MemoryBlobStore) -> None:
@@ -118,7 +120,7 @@ def test_one_object_that_the_storage_cannot_read_is_passed_over(blobs: MemoryBlo
 
     listed = list_members(Failing(blobs), Limits())
     assert [each.member_id for each in listed.members] == [member_id(2)]
-    assert listed.unreadable == (member_key(member_id(1)),)
+    assert (listed.unreadable, listed.unread) == ((), (member_key(member_id(1)),))
 
 
 def test_links_and_folders_on_a_disk_are_no_members(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing_extensions import Buffer
 
 from weightstore.errors import (
     AttemptVoidedError,
+    BlobExistsError,
     BlobOutcomeUnknownError,
     CommitUnknownError,
     FencedError,
@@ -187,7 +188,7 @@ def test_a_request_that_lands_after_a_take_over_finds_its_slot_taken(
         commit(trainer, publication)
     blobs.is_delaying = False
     ToyStore(blobs, "two").trainer(take_over=True)
-    with pytest.raises(Exception, match="already there"):
+    with pytest.raises(BlobExistsError, match="already there"):
         blobs.land()
     with pytest.raises(FencedError):
         commit(trainer, publication)
@@ -260,7 +261,7 @@ def test_a_commit_request_that_lands_after_the_void_finds_its_slot_taken(
         commit(trainer, publication)
     blobs.is_delaying = False
     assert isinstance(void(trainer, publication), VoidRecord)
-    with pytest.raises(Exception, match="already there"):
+    with pytest.raises(BlobExistsError, match="already there"):
         blobs.land()
     assert versions(blobs) == [(1, 1)]
 

@@ -7,7 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from weightstore.codec.blocked import BlockedChange
+from weightstore.codec.blocked import WINDOW_UNIT_COUNT, BlockedChange
+from weightstore.codec.live_kernels import LiveKernels
+from weightstore.codec.numba_live import NumbaLiveKernels
+from weightstore.codec.numpy_live import NumpyLiveKernels
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec, Units
@@ -75,8 +78,10 @@ def test_a_memory_has_one_change_in_the_order_of_its_units() -> None:
 def test_launches_are_as_few_as_memories_where_the_change_is_small() -> None:
     _, _, change = staged(Pool.of_size(10_000))
     assert len(list(change.launches(64 << 20))) == 2
-    # A window that two segments share is two.
-    assert len(list(change.launches(1))) == 6
+    # A window that two segments share is one.
+    assert len(list(change.launches(1))) == 5
+    for part in change.parts:
+        assert np.all(np.diff(part.change.block_starts) > 0)
 
 
 def test_the_way_back_undoes_it() -> None:
@@ -89,9 +94,63 @@ def test_the_way_back_undoes_it() -> None:
     assert change.reversed(table, table).table is table
 
 
+@pytest.mark.parametrize(
+    "kernels", [NumpyLiveKernels(), NumbaLiveKernels()], ids=lambda each: each.name
+)
+@pytest.mark.parametrize("step", [1, 64, 20_000])
+@pytest.mark.parametrize("end", [65_536, 200_000])
+def test_tensors_that_share_windows_unit_by_unit(kernels: LiveKernels, step: int, end: int) -> None:
+    memory: Units = np.zeros(200_000, np.uint16)
+    storage = HostStorage(memory, kernels)
+    live = [
+        # Every second unit each, the later one first.
+        LiveTensor(name, storage, offset, (100_000,), (2,), address=(number).__int__)
+        for number, (name, offset) in enumerate([("a", 1), ("b", 0)])
+    ]
+    schema = Schema.build([TensorSpec(name, DType.BF16, (100_000,)) for name in "ab"])
+    placement = plan_placement(schema, live, {})
+    builder = ChangeBuilder(placement, Pool.of_size(3_000_000), [group(0), group(1)])
+    expected = np.zeros_like(memory)
+    for number, bit in enumerate((5, 7)):
+        base = placement.destinations[number].extent.base
+        at = np.arange(base, end, 2 * step)
+        expected[at] = bit
+        old, new = np.zeros(at.size, np.uint16), np.full(at.size, bit, np.uint16)
+        segment = Segment(number, BlockedChange.of(at, old, new), None)
+        builder.add(number, GroupChange((segment,), at.size, 0, 0))
+    table = np.zeros((2, 2), np.uint64)
+    change = StagedChange(builder.finish(), table, table)
+    (part,) = change.parts
+    places = part.change.places()
+    assert np.any(np.diff(places) < 0)
+    assert np.array_equal(np.sort(places), np.flatnonzero(expected))
+    if end == WINDOW_UNIT_COUNT:
+        assert part.change.block_starts.tolist() == [0]
+    for size_bytes in (1, 1 << 20):
+        for there, after in ((change, expected), (change.reversed(table, table), 0)):
+            for index, launched in there.launches(size_bytes):
+                counts = placement.storages[index].scatter(launched, redo=False)
+                assert counts.strange_count == 0
+            assert np.array_equal(memory, np.broadcast_to(after, memory.shape))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(PoolFullError):
         staged(Pool.of_size(200))
+
+
+def test_windows_that_parts_share_take_no_room_of_their_own() -> None:
+    placement, _ = two_memories()
+    used_bytes: list[int] = []
+    for size_bytes in (10_000, 0):
+        pool = Pool.of_size(size_bytes or used_bytes[0])
+        builder = ChangeBuilder(placement, pool, [group(2)] * 60)
+        for number in range(60):
+            builder.add(number, segment_of(placement, 2, [number], 1))
+        (part,) = builder.finish()
+        assert part.change.block_starts.tolist() == [0]
+        used_bytes.append(pool.used_bytes)
+    assert used_bytes[0] == used_bytes[1]
 
 
 def test_what_waits_for_a_memory_is_refused_before_it_outgrows_the_pool() -> None:

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from weightstore.codec.codec import PieceCodec
-from weightstore.errors import LiveWeightsError, ObjectMissingError, WrongBaseError
+from weightstore.errors import (
+    DigestMismatchError,
+    LiveWeightsError,
+    ObjectMissingError,
+    WrongBaseError,
+)
 from weightstore.history.delta_path import DeltaPath, VersionRef
 from weightstore.layout.tensors import Units
 from weightstore.receiver.delta_work import DeltaWork, LiveTables
@@ -118,7 +123,7 @@ def test_a_table_that_is_not_that_of_the_base_is_refused(lab: ReceiverLab) -> No
     bench = Bench(lab)
     table = bench.live.table.copy()
     table[lab.schema.index_of("head"), 0] += np.uint64(1)
-    with pytest.raises(Exception, match="digest"):
+    with pytest.raises(DigestMismatchError, match="digest"):
         bench.work.stage(
             bench.path, replace(bench.live, table=table), Pool.of_size(1 << 20), bench.tally
         )

@@ -13,6 +13,7 @@ from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec
 from weightstore.receiver.live_state import Dirty, VersionRef
+from weightstore.receiver.membership import LEAVE_TIMEOUT_S
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.reports import RefitFailure, RefitReport, Report
 from weightstore.storage.memory import MemoryBlobStore
@@ -161,6 +162,28 @@ def test_who_cannot_write_is_not_listed_and_follows_all_the_same(fleet: FleetLab
     fleet.clock.sleep(ACTIVE.retry_max_s)
     rollout.steps()
     assert fleet.member(rollout) is not None
+
+
+def test_a_follower_that_ends_in_a_short_outage_is_not_listed_for_ever(fleet: FleetLab) -> None:
+    rollout = active_at(fleet, 2)
+    mended_s = fleet.clock.monotonic_s() + 0.3
+    rollout.blobs.fails = lambda _: fleet.clock.monotonic_s() < mended_s
+    rollout.follower.close()
+    assert fleet.member(rollout) is None
+    assert rollout.follower.status.member is None
+
+
+def test_a_follower_that_cannot_leave_ends_all_the_same(fleet: FleetLab) -> None:
+    rollout = active_at(fleet, 2)
+    rollout.blobs.break_down()
+    begun_s = fleet.clock.monotonic_s()
+    rollout.follower.close()
+    assert rollout.follower.status.member is not None
+    assert fleet.clock.monotonic_s() - begun_s < LEAVE_TIMEOUT_S
+    again = rollout.receiver.follow()
+    rollout.blobs.mend()
+    again.step()
+    assert rollout.served() == 2
 
 
 def test_what_fails_is_tried_again_later_each_time_within_a_bound(

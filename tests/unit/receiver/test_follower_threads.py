@@ -16,6 +16,7 @@ from weightstore.layout.tensors import TensorSpec
 from weightstore.receiver.follower import Follower
 from weightstore.receiver.live_state import VersionRef, Way
 from weightstore.receiver.reports import RefitReport, Report
+from weightstore.testing.faults import Call, Method
 from weightstore.testing.fleet_lab import ACTIVE, LATEST, FleetLab, Rollout
 from weightstore.testing.receiver_lab import ReceiverLab
 
@@ -153,6 +154,123 @@ def test_a_look_is_taken_while_a_version_takes_long_to_stage(fleet: FleetLab) ->
             assert rollout.served() is None
         finally:
             go_on.set()
+
+
+class SlowMember:
+    """Keeps each write of a receiver's own object waiting, until it is let go."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self.is_waiting, self.go_on = threading.Event(), threading.Event()
+        rollout.blobs.before = self._wait
+
+    def _wait(self, call: Call) -> None:
+        if call.method is Method.OVERWRITE:
+            self.is_waiting.set()
+            assert self.go_on.wait(WAIT_S)
+
+
+def test_a_look_is_taken_while_the_member_object_takes_long_to_write(fleet: FleetLab) -> None:
+    """It is for liveness alone: what is active is seen, brought in and served meanwhile."""
+    fleet.activate(2)
+    rollout = fleet.rollout(QUICK, clock=SystemClock())
+    receiver, slow = rollout.receiver, SlowMember(rollout)
+
+    def looked_at_s() -> float:
+        return receiver.view.read_at_s if receiver.view is not None else 0.0
+
+    with rollout.follower:
+        try:
+            assert slow.is_waiting.wait(WAIT_S)
+            wait_until(lambda: rollout.served() == 2)
+            wait_until(lambda: receiver.status().staged is not None)
+            before_s = looked_at_s()
+            wait_until(lambda: looked_at_s() > before_s)
+            fleet.activate(4)
+            wait_until(lambda: rollout.served() == 4)
+            assert fleet.lab.is_at(rollout.arrays, 4)
+            assert fleet.member(rollout) is None, "still waiting"
+        finally:
+            slow.go_on.set()
+        wait_until(lambda: fleet.member(rollout) is not None)
+    assert fleet.member(rollout) is None
+
+
+def test_a_version_that_nobody_was_told_of_gives_way_without_a_wait(fleet: FleetLab) -> None:
+    """What was staged while the object is written is not claimed yet, so nobody waits for it."""
+    fleet.activate(2)
+    rollout = fleet.rollout(QUICK, clock=SystemClock())
+    slow = SlowMember(rollout)
+
+    def staged() -> int | None:
+        found = rollout.receiver.status().staged
+        return found.version if found else None
+
+    with rollout.follower:
+        try:
+            assert slow.is_waiting.wait(WAIT_S)
+            wait_until(lambda: rollout.served() == 2)
+            wait_until(lambda: staged() == 4)
+            fleet.activate(3)
+            wait_until(lambda: rollout.served() == 3)
+            assert fleet.member(rollout) is None, "still waiting"
+        finally:
+            slow.go_on.set()
+
+
+def test_each_new_version_comes_in_while_the_member_object_takes_long_to_write(
+    fleet: FleetLab,
+) -> None:
+    rollout = fleet.rollout(replace(LATEST, poll_s=0.002), clock=SystemClock())
+    arrivals, slow = Arrivals(rollout), SlowMember(rollout)
+    with rollout.follower:
+        try:
+            assert slow.is_waiting.wait(WAIT_S)
+            arrivals.wait_for(4)
+            fleet.lab.put(fleet.lab.weights[2])
+            arrivals.wait_for(5)
+        finally:
+            slow.go_on.set()
+
+
+def test_what_happens_while_the_member_object_is_written_is_told_right_after(
+    fleet: FleetLab,
+) -> None:
+    """And not with the next sign of life, which is far away."""
+    rollout = fleet.rollout(replace(LATEST, poll_s=10.0 * WAIT_S), clock=SystemClock())
+    arrivals, slow = Arrivals(rollout), SlowMember(rollout)
+
+    def told() -> int | None:
+        member = fleet.member(rollout)
+        return member.live.version if member and member.live else None
+
+    with rollout.follower as follower:
+        try:
+            assert slow.is_waiting.wait(WAIT_S)
+            arrivals.wait_for(4)
+            wait_until(follower._to_tell.is_set)
+        finally:
+            slow.go_on.set()
+        wait_until(lambda: told() == 4)
+    assert not {"weightstore-look", "weightstore-tell", "weightstore-follow"} & {
+        each.name for each in threading.enumerate()
+    }
+
+
+def test_a_follower_that_is_closed_while_the_member_object_is_written_leaves_nothing(
+    fleet: FleetLab,
+) -> None:
+    rollout = fleet.rollout(replace(LATEST, poll_s=10.0 * WAIT_S), clock=SystemClock())
+    slow, stop = SlowMember(rollout), threading.Event()
+    follows = in_thread(lambda: rollout.follower.run(stop))
+    assert slow.is_waiting.wait(WAIT_S)
+    closes = in_thread(rollout.follower.close)
+    wait_until(lambda: rollout.follower._is_closed)
+    slow.go_on.set()
+    for each in (closes, follows):
+        each.join(WAIT_S)
+        assert not each.is_alive()
+    assert stop.is_set()
+    assert fleet.member(rollout) is None
 
 
 def test_an_idle_refit_waits_for_the_requests_that_are_open(fleet: FleetLab) -> None:

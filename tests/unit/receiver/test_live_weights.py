@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weightstore.errors import InputRefusedError, NotReadyError
+from weightstore.errors import InputRefusedError, NotReadyError, ObjectMissingError
 from weightstore.receiver.gate import ServingGate, Wanted
 from weightstore.receiver.live_state import (
     Applying,
@@ -80,7 +80,7 @@ def test_a_stage_that_fails_leaves_nothing_staged_and_what_is_live(lab: Receiver
     story.apply()
     for blob in [*lab.blobs.list("packs/"), *lab.blobs.list("anchors/")]:
         lab.blobs.delete(blob.key)
-    with pytest.raises(Exception, match="not there"):
+    with pytest.raises(ObjectMissingError, match="not there"):
         story.stage(2)
     assert story.weights.staged == NothingStaged()
     assert story.weights.live == Whole(story.refs[0])

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 
-from weightstore.errors import BlobOutcomeUnknownError, StorageFailedError, StoreReadOnlyError
+from weightstore.errors import (
+    BlobOutcomeUnknownError,
+    StorageFailedError,
+    StoreClosedError,
+    StoreReadOnlyError,
+    WeightStoreError,
+)
 from weightstore.format.keys import RECEIVERS_PREFIX
 from weightstore.format.member import Member
 from weightstore.history.members import list_members
 from weightstore.ids import Sha256, Slot, VersionId
+from weightstore.receiver import membership
 from weightstore.receiver.live_state import VersionRef
-from weightstore.receiver.membership import Membership, Standing
+from weightstore.receiver.membership import (
+    LEAVE_PAUSES_S,
+    LEAVE_TIMEOUT_S,
+    Membership,
+    Standing,
+)
 from weightstore.settings import Limits
 from weightstore.storage.memory import MemoryBlobStore
-from weightstore.testing.faults import Method
+from weightstore.testing.faults import Call, Method
 from weightstore.testing.fleet_lab import MoodyBlobs
 from weightstore.testing.virtual_time import SeededEntropy, VirtualClock
 
@@ -51,6 +64,10 @@ class Story:
         assert not listed.unreadable
         assert len(listed.members) < 2
         return listed.members[0] if listed.members else None
+
+    def deletes(self) -> int:
+        """How often it was tried to remove the object."""
+        return sum(call.method is Method.DELETE for call in self.blobs.calls)
 
     def staged(self) -> int | None:
         said = self.said()
@@ -216,6 +233,101 @@ def test_a_leave_that_failed_can_be_repeated() -> None:
     assert story.said() is None
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("failures", range(len(LEAVE_PAUSES_S) + 1))
+def test_a_leave_that_fails_is_tried_again(failures: int, *, is_lost: bool) -> None:
+    """Nobody else takes the object of who has left away."""
+    story = Story()
+    story.member.publish()
+
+    def fails(call: Call) -> bool:
+        return call.method is Method.DELETE and story.deletes() <= failures
+
+    if is_lost:
+        story.blobs.loses = fails
+    else:
+        story.blobs.fails = fails
+    story.member.leave()
+    assert story.said() is None
+    assert story.deletes() == failures + 1
+    assert story.clock.slept_s == sum(LEAVE_PAUSES_S[:failures])
+
+
+def test_a_leave_that_fails_for_ever_ends() -> None:
+    story = Story()
+    story.member.publish()
+    story.blobs.break_down()
+    with pytest.raises(StorageFailedError):
+        story.member.leave()
+    assert story.deletes() == len(LEAVE_PAUSES_S) + 1
+
+
+@pytest.mark.parametrize(("latency_s", "count"), [(4.5, 3), (9.7, 2), (9.95, 1), (60.0, 1)])
+def test_no_try_to_leave_is_begun_too_late(latency_s: float, count: int) -> None:
+    story = Story()
+    story.member.publish()
+    begun_s = story.clock.monotonic_s()
+    tried_s: list[float] = []
+
+    def slowly(call: Call) -> bool:
+        tried_s.append(story.clock.monotonic_s() - begun_s)
+        story.clock.sleep(latency_s)
+        return call.method is Method.DELETE
+
+    story.blobs.fails = slowly
+    with pytest.raises(StorageFailedError):
+        story.member.leave()
+    assert len(tried_s) == count
+    assert max(tried_s) <= LEAVE_TIMEOUT_S
+
+
+@pytest.mark.parametrize("kind", [StoreClosedError, StoreReadOnlyError])
+def test_a_store_that_is_closed_is_left_without_another_try(kind: type[WeightStoreError]) -> None:
+    story = Story()
+    story.member.publish()
+
+    def refuse(_: Call) -> None:
+        raise kind("no")
+
+    story.blobs.before = refuse
+    with pytest.raises(kind):
+        story.member.leave()
+    assert story.deletes() == 1
+    assert not story.clock.slept_s
+
+
+def test_who_perhaps_was_there_takes_the_object_away() -> None:
+    story = Story()
+    story.blobs.loses = lambda call: call.method is Method.OVERWRITE
+    with pytest.raises(BlobOutcomeUnknownError):
+        story.member.publish()
+    assert story.said() is not None
+    story.member.leave()
+    assert story.said() is None
+
+
+def test_what_is_staged_while_the_object_is_written_is_said_next_and_not_before() -> None:
+    """The write takes long, and what it said of an older version is not true any more."""
+    story = Story()
+    story.standing = replace(STANDING, staged=ref(5))
+    story.member.publish()
+    story.member.withdraw()
+
+    def stand() -> Standing:
+        found = story.standing
+        # Between the look and the write the old version goes and a new one is staged.
+        story.standing = replace(STANDING, staged=ref(6), refit_count=1)
+        story.member.stand_by()
+        return found
+
+    story.member._stand = stand
+    story.clock.sleep(10)
+    story.member.publish()
+    assert story.staged() is None
+    story.member.publish()
+    assert story.staged() == 6
+
+
 def test_a_name_of_any_form_is_cut_to_what_an_object_holds() -> None:
     story = Story()
     member = Membership(
@@ -225,3 +337,26 @@ def test_a_name_of_any_form_is_cut_to_what_an_object_holds() -> None:
     said = story.said()
     assert said is not None
     assert len(said.name) == 256
+
+
+def test_a_leave_waits_only_so_long_for_a_write_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "LEAVE_TIMEOUT_S", 0.05)
+    story, is_inside, go_on = Story(), threading.Event(), threading.Event()
+
+    def hang(call: Call) -> None:
+        if call.method is Method.OVERWRITE:
+            is_inside.set()
+            assert go_on.wait(10)
+
+    story.blobs.before = hang
+    writes = threading.Thread(target=story.member.publish, daemon=True)
+    writes.start()
+    assert is_inside.wait(10)
+    with pytest.raises(StorageFailedError, match="is being written"):
+        story.member.leave()
+    go_on.set()
+    writes.join(10)
+    assert story.said() is not None
+    assert not story.member.publish(), "it has left"
+    story.member.leave()
+    assert story.said() is None

@@ -10,9 +10,10 @@ import pytest
 from weightstore.errors import VersionNotFoundError
 from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_settings import ReceiverSettings
-from weightstore.receiver.reports import Phase
+from weightstore.receiver.reports import Phase, Tally
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import ReceiverLab
+from weightstore.testing.virtual_time import VirtualClock
 
 pytest.importorskip("prometheus_client", reason="needs the metrics extra")
 
@@ -117,6 +118,15 @@ def test_the_text_is_what_prometheus_reads_and_holds_every_metric(lab: ReceiverL
     created = {name for name in families if name.endswith("_created")}
     assert len(families) - len(created) == len(METRICS)
     assert metrics.content_type.startswith("text/plain")
+
+
+def test_errors_that_are_not_ours_share_one_label(lab: ReceiverLab) -> None:
+    receiver, _ = lab.host_receiver()
+    metrics = ReceiverMetrics(receiver)
+    for number in range(3):
+        error = type(f"Fault{number}", (Exception,), {})()
+        metrics.observe(Tally(VirtualClock()).failure(1, 2, error, full_bytes=0))
+    assert value(metrics, "weightstore_refit_failures_total", code="other") == 3
 
 
 def test_the_page_lists_what_the_code_has() -> None:

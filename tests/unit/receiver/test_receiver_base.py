@@ -106,14 +106,13 @@ def test_p8_b_a_base_with_another_digest_is_refused(lab: ReceiverLab) -> None:
 
 def test_p8_c_a_piece_that_does_not_fit_is_refused_before_any_write(lab: ReceiverLab) -> None:
     receiver, arrays = lab.host_receiver(at=1)
-    place = changed_places(lab, "block.large", 1, 2)[3]
-    for name in ("block.large", "tied"):
-        flip(arrays, name, place)
+    # Not among what the rolling scan looks at first.
+    flip(arrays, "head", changed_places(lab, "head", 1, 2)[3])
     before = {name: units.copy() for name, units in arrays.items()}
     with pytest.raises(WrongBaseError) as caught:
         receiver.stage(2)
     facts = caught.value.facts
-    assert "block.large" in str(facts["tensor"])
+    assert "head" in str(facts["tensor"])
     assert {"base", "base_digest", "expected", "found"} <= facts.keys()
     assert caught.value.do
     assert all(np.array_equal(before[name], units) for name, units in arrays.items())
@@ -195,6 +194,21 @@ def test_refits_look_at_everything_in_turn(lab: ReceiverLab) -> None:
             break
     assert "head" in report.reason
     assert lab.is_at(arrays, report.target)
+
+
+def test_staging_looks_at_everything_in_turn(lab: ReceiverLab) -> None:
+    receiver, arrays = lab.host_receiver(at=4)
+    flip(arrays, "head", 5)
+
+    def stages() -> None:
+        for _ in range(receiver.settings.scan_refit_count + 1):
+            lab.put(lab.weights[max(lab.weights)])
+            receiver.stage()
+            receiver.apply()
+
+    with pytest.raises(LiveWeightsError, match="head"):
+        stages()
+    assert isinstance(receiver.live, Dirty)
 
 
 def test_a_full_scan_names_each_tensor_that_differs(lab: ReceiverLab) -> None:

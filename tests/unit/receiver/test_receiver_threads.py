@@ -159,9 +159,21 @@ def test_arrays_of_another_model_are_refused_with_every_difference(lab: Receiver
     arrays["head.bias"] = arrays["head.bias"].astype(np.uint32)
     arrays["extra"] = np.zeros(3, np.uint8)
     del arrays["flags"]
-    with pytest.raises(Exception, match="nothing was written") as caught:
+    before = {name: units.tobytes() for name, units in arrays.items()}
+    with pytest.raises(SchemaMismatchError, match="nothing was written") as caught:
         lab.receiver(partial(place_arrays, targets=arrays, boxes={}))
-    assert all(word in str(caught.value) for word in ("'head'", "'head.bias'"))
+    kinds = {
+        "shape: 'head' ",
+        "dtype: 'head.bias' ",
+        "missing: 'flags' ",
+        "not in the version: 'extra'",
+    }
+    problems = caught.value.facts["problems"]
+    assert isinstance(problems, tuple)
+    listed = [str(one) for one in problems]
+    assert {kind for kind in kinds for one in listed if one.startswith(kind)} == kinds
+    assert all(one in str(caught.value) for one in listed)
+    assert {name: units.tobytes() for name, units in arrays.items()} == before
 
 
 def test_ready_names_base_target_and_way(lab: ReceiverLab) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weightstore.errors import InputRefusedError, VersionNotFoundError
+from weightstore.errors import InputRefusedError, StorageFailedError, VersionNotFoundError
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec
@@ -69,7 +69,7 @@ def test_a_failure_names_what_was_wanted_and_from_where(rollout: Rollout) -> Non
     with pytest.raises(VersionNotFoundError):
         rollout.receiver.stage(9)
     rollout.blobs.fails = lambda call: call.key.startswith("packs/")
-    with pytest.raises(Exception, match="turned away"):
+    with pytest.raises(StorageFailedError, match="turned away"):
         rollout.receiver.refit(3)
     assert [(type(each), each.base, each.target) for each in told] == [
         (RefitFailure, 2, None),

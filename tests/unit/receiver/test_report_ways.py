@@ -24,19 +24,18 @@ from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.reports import Phase, RefitFailure, RefitReport, Report
 from weightstore.testing.real_versions import mixed_schema
-from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Bits, Cut, ReceiverLab
+from weightstore.testing.receiver_lab import SMALL_LAUNCHES, STREAMED, Bits, Cut, ReceiverLab
 from weightstore.testing.virtual_time import VirtualClock
 
 BEFORE = {Phase.DISCOVER, Phase.FETCH, Phase.VERIFY, Phase.DECODE}
 PAUSED = {Phase.WAIT, Phase.PAUSE, Phase.APPLY, Phase.RESUME}
 PHASES = {
-    Way.NOTHING: {Phase.DISCOVER, Phase.VERIFY},
+    Way.NOTHING: {Phase.DISCOVER},
     Way.CHANGE: BEFORE | PAUSED | {Phase.STAGE},
     Way.STREAMED: BEFORE | PAUSED,
     Way.OVERWRITE: BEFORE | PAUSED,
     Way.FULL: {Phase.DISCOVER, Phase.FETCH, Phase.VERIFY} | PAUSED,
 }
-STREAMED = ReceiverSettings(pool_size_bytes=16, block_timeout_s=1.0)
 
 
 class TickingClock(VirtualClock):
@@ -126,7 +125,9 @@ def test_phases_and_bytes_of_each_way(
     report = go(lab, followed)
     assert followed.reports[-1] is report
     assert (report.way, report.base, report.target) == (way, base, target)
-    assert set(report.seconds) == PHASES[way]
+    assert set(report.seconds) - {Phase.SCAN} == PHASES[way]
+    # Only what is wholly there can be looked at.
+    assert (Phase.SCAN in report.seconds) == (base is not None and way is not Way.OVERWRITE)
     assert all(seconds > 0 for seconds in report.seconds.values())
     size_bytes = report.size_bytes
     assert size_bytes.full == sum(units.nbytes for units in followed.arrays.values())
@@ -161,7 +162,7 @@ def test_a_version_staged_before_counts_its_staging_in_the_same_report(lab: Rece
     followed.receiver.stage(3)
     assert len(followed.reports) == 1
     report = followed.receiver.apply()
-    assert set(report.seconds) == PHASES[Way.CHANGE]
+    assert set(report.seconds) == PHASES[Way.CHANGE] | {Phase.SCAN}
     assert report.size_bytes.wire > 0
 
 
@@ -175,6 +176,40 @@ def test_a_redo_reads_nothing(lab: ReceiverLab) -> None:
     assert followed.receiver.rollback().target == 1
     kinds = [type(each).__name__ for each in followed.reports]
     assert kinds == ["RefitReport", "RefitFailure", "RefitReport", "RefitReport"]
+
+
+def test_a_healing_on_the_way_to_another_version_has_a_report_of_its_own(
+    lab: ReceiverLab,
+) -> None:
+    followed = Followed.of(lab)
+    followed.receiver.refit(1)
+    cut(lab, partial(followed.receiver.refit, 2))
+    del followed.reports[:]
+    last = followed.receiver.refit(3)
+    assert followed.reports[-1] is last
+    healing, changing = followed.reports
+    assert isinstance(healing, RefitReport)
+    assert isinstance(changing, RefitReport)
+    assert [healing.is_redo, healing.base, healing.target] == [True, 1, 2]
+    assert [changing.is_redo, changing.base, changing.target] == [False, 2, 3]
+    # Each has what is its own: a redo reads nothing.
+    assert (healing.size_bytes.wire, set(healing.seconds)) == (0, PAUSED | {Phase.DISCOVER})
+    assert changing.size_bytes.wire > 0
+    assert lab.is_at(followed.arrays, 3)
+
+
+def test_a_failure_after_a_healing_names_what_was_healed(lab: ReceiverLab) -> None:
+    followed = Followed.of(lab)
+    followed.receiver.refit(1)
+    cut(lab, partial(followed.receiver.refit, 2))
+    for blob in [*lab.blobs.list("packs/"), *lab.blobs.list("anchors/")]:
+        lab.blobs.delete(blob.key)
+    with pytest.raises(WeightStoreError):
+        followed.receiver.refit(3)
+    healing, failure = followed.reports[-2:]
+    assert isinstance(failure, RefitFailure)
+    assert (healing.base, healing.target) == (1, 2)
+    assert (failure.base, failure.target) == (2, 3)
 
 
 def test_what_lives_elsewhere_is_skipped(lab: ReceiverLab) -> None:

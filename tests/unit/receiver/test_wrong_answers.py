@@ -84,8 +84,8 @@ def test_wrong_live_weights_are_not_the_fault_of_the_agent(lab: AgentLab, tmp_pa
     with lab.agent(tmp_path / "agent") as agent:
         settings = with_agent(agent.place, scan_refit_count=1000)
         receiver, arrays = lab.host_receiver(settings, at=1, tied=False)
-        changed = np.flatnonzero(lab.weights[1]["block.large"] != lab.weights[2]["block.large"])
-        arrays["block.large"][changed[0]] ^= 1
+        changed = np.flatnonzero(lab.weights[1]["head"] != lab.weights[2]["head"])
+        arrays["head"][changed[0]] ^= 1
         with pytest.raises(WrongBaseError):
             receiver.stage(2)
         assert isinstance(receiver.live, Dirty)

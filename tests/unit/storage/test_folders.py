@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from weightstore.errors import BlobOutcomeUnknownError
 from weightstore.storage.durable import SYSCALLS
 from weightstore.storage.folders import Folders, open_root
 from weightstore.storage.local import LocalBlobStore
@@ -71,6 +72,6 @@ def test_a_walk_whose_sync_fails_closes_each_folder_once(tmp_path: Path) -> None
     LocalBlobStore(tmp_path).put_if_absent("packs/a-1/1", b"x", durable=False)
     folders = open_root(tmp_path, replace(SYSCALLS, fsync=failing), create=False)
     before = _open_count()
-    with pytest.raises(Exception, match="injected"):
+    with pytest.raises(BlobOutcomeUnknownError, match="injected"):
         folders.confirm(("packs", "a-1"))
     assert _open_count() == before

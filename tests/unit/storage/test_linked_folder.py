@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -59,8 +60,13 @@ def test_files_are_replaced_whole(link: Path) -> None:
         (held.place / "folder").mkdir()
         (held.place / "folder" / "x").write_text("x")
         (held.place / "l").symlink_to("f")
-        with pytest.raises(StorageFailedError):
-            held.read_file("l", max_size_bytes=9)
+        for name in ("l", "folder"):
+            with pytest.raises(CorruptObjectError, match="no plain file"):
+                held.read_file(name, max_size_bytes=9)
+            with pytest.raises(CorruptObjectError, match="no plain file"):
+                held.open_file(name)
+        with pytest.raises(StorageFailedError, match="File name too long"):
+            held.open_file("n" * 300)
         held.remove_file("nothing")
         held.keep_only({"f"})
         assert {path.name for path in held.place.iterdir()} == {LOCK_NAME, "f"}
@@ -81,6 +87,20 @@ def test_bytes_are_changed_in_place(link: Path) -> None:
         assert (held.place / "d" / "f").read_bytes() == b"z1234567xy"
         with pytest.raises(StorageFailedError), held.patching("d", "g"):
             pass
+
+
+def test_a_lock_that_cannot_be_let_go_is_closed_all_the_same(
+    link: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing_lock(*_: int) -> None:
+        raise OSError(errno.EIO, "it failed")
+
+    held = LinkedFolder.acquire(link)
+    with monkeypatch.context() as failed:
+        failed.setattr(fcntl, "flock", failing_lock)
+        with pytest.raises(OSError, match="it failed"):
+            held.close()
+    LinkedFolder.acquire(link).close()
 
 
 def test_one_process_holds_it(link: Path) -> None:
@@ -153,6 +173,8 @@ def test_nothing_is_done_through_a_folder_that_was_swapped_for_a_link(
             held.put_file("state", [b"x"])
         with pytest.raises(StorageFailedError):
             held.read_file("f", max_size_bytes=10)
+        with pytest.raises(StorageFailedError):
+            held.open_file("f")
         held.keep_only(set())
         held.remove_file("f")
     assert (others / "f").read_text() == "theirs"

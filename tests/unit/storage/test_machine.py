@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from weightstore.errors import StoreClosedError
 from weightstore.storage import machine
 
 
@@ -28,3 +29,12 @@ def test_a_kernel_that_tells_no_boot_id_gives_an_empty_one(
 def test_host_and_process_are_those_of_the_system() -> None:
     assert machine.host_name() == os.uname().nodename
     assert machine.process_id() == os.getpid()
+
+
+def test_what_another_process_made_is_refused_with_who_made_it() -> None:
+    own = os.getpid()
+    machine.refuse_fork(own, "this thing", "Make another one.")
+    with pytest.raises(StoreClosedError, match="this thing belongs to process") as refused:
+        machine.refuse_fork(own + 1, "this thing", "Make another one.")
+    assert refused.value.do == "Make another one."
+    assert refused.value.facts == {"owner_process": own + 1, "process": own}

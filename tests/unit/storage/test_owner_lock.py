@@ -184,9 +184,9 @@ def test_a_linked_lock_file_is_not_followed(blobs: LocalBlobStore, tmp_path: Pat
     (tmp_path / "outside").touch()
     (blobs.root / "locks").mkdir()
     (blobs.root / "locks" / SESSION).symlink_to(tmp_path / "outside")
-    with pytest.raises(Exception, match="cannot"):
+    with pytest.raises(StorageFailedError, match="cannot"):
         is_owner_dead(blobs, SESSION, BOOT)
-    with pytest.raises(Exception, match="cannot"):
+    with pytest.raises(StorageFailedError, match="cannot"):
         acquire_owner_lock(blobs, SESSION, clock=VirtualClock(), try_count=TRY_COUNT)
 
 

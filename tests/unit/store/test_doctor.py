@@ -13,13 +13,18 @@ import pytest
 from numpy.typing import NDArray
 
 from weightstore.errors import InputRefusedError
+from weightstore.format.keys import member_key
 from weightstore.format.records import OpenClaim
+from weightstore.history.members import put_member
 from weightstore.ids import Epoch, RunId, SessionId, Slot
+from weightstore.settings import Limits, Settings
 from weightstore.storage import machine
+from weightstore.storage.local import LocalBlobStore
 from weightstore.storage.place_survey import PlaceSurvey
 from weightstore.store import WeightStore, doctor_place
 from weightstore.store.doctor import examine
 from weightstore.store.findings import DoctorReport, Finding, Severity, size_said
+from weightstore.testing.members import empty_member, member_id
 from weightstore.testing.store_lab import LAB_SETTINGS, OtherTrainer, tree
 
 
@@ -71,8 +76,8 @@ def test_a_whole_store_has_nothing_wrong_and_is_left_as_it_is(place: Path, *, de
     assert report.worst in {Severity.OK, Severity.NOTE}
     assert report.location == str(place)
     found = by_check(report)
-    wanted = {"file_system", "permissions", "format", "log", "head", "owner", "versions",
-              "newest", "garbage", "space"}  # fmt: skip
+    wanted = {"file_system", "permissions", "format", "log", "head", "owner", "receivers",
+              "versions", "newest", "garbage", "space"}  # fmt: skip
     assert wanted <= set(found)
     assert ("deep" in found) is deep
     assert "5 kept versions" in only(report, "versions").what
@@ -98,6 +103,18 @@ def test_no_store_is_an_error_that_says_why(tmp_path: Path) -> None:
         assert "weightstore init" in last.do
     with pytest.raises(InputRefusedError, match="object storage is not there yet"):
         examine("s3://bucket/store")
+
+
+def test_what_is_no_receiver_and_what_was_not_read_is_told(place: Path) -> None:
+    blobs = LocalBlobStore(place)
+    for number in (1, 2):
+        put_member(blobs, empty_member(number))
+    assert only(examine(place), "receivers").what == "2 receivers listed"
+    found = only(examine(place, settings=Settings(limits=Limits(member_count=1))), "receivers")
+    assert (found.severity, f"{2:032x}" in found.what) == (Severity.WARNING, True)
+    blobs.overwrite(member_key(member_id(1)), b"torn")
+    found = only(examine(place), "receivers")
+    assert (found.severity, member_key(member_id(1)) in found.what) == (Severity.WARNING, True)
 
 
 def test_a_missing_pack_names_version_object_and_what_still_reads(place: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from weightstore import Box, EngineRank, WeightStore, examine
-from weightstore.errors import InputRefusedError, StoreClosedError
+from weightstore.errors import InputRefusedError, NameRefusedError, StoreClosedError
 from weightstore.receiver.ranks.channel import MemoryChannel
 from weightstore.store.engines import EngineReader
 from weightstore.store.findings import Severity
@@ -78,9 +78,7 @@ def test_ranks_talk_over_the_store_and_nothing_of_it_is_in_the_way(store: Weight
         {"channel": ""},
         {"settings": 3},
         {"boxes": 3},
-        {"name": "No Name"},
-        {"name": "../x"},
-        {"name": "x" * 65},
+        {"name": 3},
     ],
 )
 def test_what_cannot_be_is_refused(store: WeightStore, given: dict[str, Any]) -> None:
@@ -88,6 +86,13 @@ def test_what_cannot_be_is_refused(store: WeightStore, given: dict[str, Any]) ->
     used: dict[str, Any] = {"rank": 0, "rank_count": 2, "channel": MemoryChannel(), **given}
     with pytest.raises(InputRefusedError):
         store.engine(arrays, **used)
+
+
+@pytest.mark.parametrize("name", ["No Name", "engine-0", "../x", "..", "", "x" * 65, "x\n"])
+def test_a_name_that_is_no_part_of_a_key_is_refused(store: WeightStore, name: str) -> None:
+    arrays = {"w": np.zeros(SIZE, np.uint32)}
+    with pytest.raises(NameRefusedError, match="engine name"):
+        store.engine(arrays, rank=0, rank_count=2, channel=MemoryChannel(), name=name)
 
 
 def test_a_closed_store_gives_no_rank(store: WeightStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 from collections.abc import Callable
@@ -240,6 +241,26 @@ def test_an_empty_file_is_replaced(tmp_path: Path) -> None:
     place.adopt()
     assert place.load(LAYOUT) is not None
     place.close()
+
+
+def test_locks_that_cannot_be_let_go_are_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing_lock(*_: int) -> None:
+        raise OSError(errno.EIO, "it failed")
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    place = FilePlace(tmp_path / "baseline")
+    place.create(LAYOUT)
+    place.adopt()
+    place.create(LAYOUT)
+    with monkeypatch.context() as failed:
+        failed.setattr(fcntl, "flock", failing_lock)
+        with pytest.raises(OSError, match="it failed"):
+            place.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    place.close()
+    FilePlace(tmp_path / "baseline").close()
 
 
 def test_an_interrupted_close_closes_no_file_of_anybody_else(

@@ -21,6 +21,7 @@ from weightstore.errors import (
     StorageFullError,
     StoreBusyError,
     StoreClosedError,
+    TensorRefusedError,
 )
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.trainer_lab import (
@@ -287,7 +288,7 @@ def test_an_error_comes_out_of_captured_and_result(lab: TrainerLab) -> None:
     with lab.trainer() as trainer:
         pending = trainer.put_step(0, {"w": torch.eye(3).to_sparse()})
         for wait in (pending.captured, pending.result):
-            with pytest.raises(Exception, match="sparse"):
+            with pytest.raises(TensorRefusedError, match="sparse"):
                 wait()
         assert trainer.put_step(0, {"w": torch.eye(3)}).result() == 1
 

@@ -87,7 +87,7 @@ def test_a_put_waits_for_one_whose_call_was_interrupted(
         begun: list[object] = []
         second = threading.Thread(target=lambda: begun.append(trainer.put_step(1, after)))
         second.start()
-        second.join(0.1)
+        second.join(0.1 if is_queued else 20)
         assert second.is_alive() is is_queued
         release.set()
         second.join(20)

@@ -6,7 +6,6 @@ import threading
 
 from weightstore.errors import CorruptObjectError
 from weightstore.format.manifest import Manifest, PackRef
-from weightstore.format.objects import ObjectRef
 from weightstore.history.pack_jobs import PackJob
 from weightstore.layout.schema import Schema
 from weightstore.receiver.host_agent.client import AgentClient, Grant, NoAgentError
@@ -92,14 +91,7 @@ class AgentFeed:
         return "; ".join(notes)
 
     def _request(self, manifest: Manifest, pack: PackRef) -> PackRequest:
-        return PackRequest(
-            version=manifest.version,
-            pack=ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-            piece_count=pack.piece_count,
-            schema_id=manifest.schema_id,
-            schema_ref=manifest.schema_ref,
-            wait_ms=max(1, int(self._client.wait_s * MS_PER_S)),
-        )
+        return PackRequest.of(manifest, pack, max(1, int(self._client.wait_s * MS_PER_S)))
 
     def _note(self, text: str) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ answer. An answer of the kind `granted` carries one file descriptor beside its b
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
@@ -16,6 +16,7 @@ from weightstore.format.canonical import (
     decode_validated,
     encode_model,
 )
+from weightstore.format.manifest import Manifest, PackRef
 from weightstore.format.objects import ObjectRef
 from weightstore.ids import HEX128_PATTERN, SHA256_PATTERN, Sha256, StoreId
 
@@ -66,6 +67,18 @@ class PackRequest(CanonicalModel):
     schema_id: _Sha256
     schema_ref: ObjectRef
     wait_ms: Annotated[int, Field(ge=1, le=WAIT_MS_MAX)]
+
+    @classmethod
+    def of(cls, manifest: Manifest, pack: PackRef, wait_ms: int) -> Self:
+        """Of a pack that a verified manifest names."""
+        return cls(
+            version=manifest.version,
+            pack=ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
+            piece_count=pack.piece_count,
+            schema_id=manifest.schema_id,
+            schema_ref=manifest.schema_ref,
+            wait_ms=wait_ms,
+        )
 
 
 class Release(CanonicalModel):

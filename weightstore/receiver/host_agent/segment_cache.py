@@ -7,14 +7,15 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from weightstore.clock import Clock
 from weightstore.errors import WeightStoreError
 from weightstore.receiver.host_agent.agent_settings import HostAgentSettings
+from weightstore.receiver.host_agent.build_threads import BuildThreads
 
 _LOG = logging.getLogger("weightstore.host_agent")
+_ENDING = "the host agent is ending"
 
 
 class BusyError(Exception):
@@ -104,7 +105,7 @@ class SegmentCache:
         self._open_count = 0
         self._is_closed = False
         self.counts = CacheCounts()
-        self._pool = ThreadPoolExecutor(settings.build_count, thread_name_prefix="weightstore-host")
+        self._threads = BuildThreads(settings.build_count, name="weightstore-host-build")
 
     @property
     def used_bytes(self) -> int:
@@ -171,12 +172,16 @@ class SegmentCache:
                 )
             self._used_bytes += size_bytes
 
-    def close(self) -> None:
-        """Make nothing more, wait for what is being made, and drop everything idle."""
+    def close(self, wait_s: float) -> None:
+        """Make nothing more, and drop everything idle.
+
+        Args:
+            wait_s: How long to wait for what is being made. What is made later is dropped then.
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._threads.close(wait_s)
         with self._changed:
             self._drop_idle()
 
@@ -198,14 +203,19 @@ class SegmentCache:
             self._entries.move_to_end(name)
             return entry
         if self._is_closed:
-            raise BusyError("the host agent is ending")
+            raise BusyError(_ENDING)
         if self._open_count >= self._settings.queue_count:
             raise BusyError(f"{self._open_count} packs are being decoded already")
         if len(self._entries) >= self._settings.segment_count and not self._drop_oldest():
             raise BusyError(f"{len(self._entries)} segments are in use")
-        entry = self._entries[name] = Entry()
+        entry = Entry()
+        try:
+            self._threads.begin(self._make, name, entry, make, deadline_s)
+        except RuntimeError as error:
+            # Nobody would ever make it: an entry for it would be waited for in vain for ever.
+            raise BusyError(f"the system starts no thread: {error}") from error
+        self._entries[name] = entry
         self._open_count += 1
-        self._pool.submit(self._make, name, entry, make, deadline_s)
         return entry
 
     def _make(
@@ -213,14 +223,16 @@ class SegmentCache:
     ) -> None:
         reservation = Reservation(self, deadline_s)
         made: Made | None = None
-        failure: Exception = BusyError("the host agent failed over this pack")
+        failure: Exception = BusyError(_ENDING)
         try:
-            made = make(reservation)
+            # What waited until the end is not begun.
+            made = None if self._is_closed else make(reservation)
         except (BusyError, WeightStoreError) as error:
             failure = error
         except (OSError, MemoryError) as error:
             failure = BusyError(f"the system gave no memory: {error}")
         except Exception:  # noqa: BLE001 -- logged; the ranks go on, and so does the agent
+            failure = BusyError("the host agent failed over this pack")
             _LOG.exception("a pack could not be decoded")
         finally:
             with self._changed:
@@ -236,6 +248,8 @@ class SegmentCache:
                     # Forgotten, so that the next who asks tries again.
                     entry.error = failure
                     self._entries.pop(name, None)
+                if self._is_closed:
+                    self._drop_idle()
                 self._changed.notify_all()
 
     def _checked(self, entry: Entry) -> Entry:

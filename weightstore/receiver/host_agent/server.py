@@ -40,6 +40,7 @@ from weightstore.receiver.host_agent.segments import check_sealed_memory
 from weightstore.receiver.host_agent.socket_place import SocketPlace
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
+from weightstore.storage.machine import process_id
 
 _CLOSE_WAIT_S = 10.0
 _ACCEPT_PAUSE_S = 0.1
@@ -92,6 +93,7 @@ class HostAgent:
         self._ending = threading.Event()
         self._socket_place: SocketPlace | None = None
         self._listener: threading.Thread | None = None
+        self._process = process_id()
 
     def __enter__(self) -> Self:
         """Take the socket's place and begin to serve.
@@ -106,6 +108,7 @@ class HostAgent:
         """
         check_sealed_memory()
         self._socket_place = SocketPlace.take(self.place)
+        self._process = process_id()
         self._listener = threading.Thread(
             target=self._listen, args=(self._socket_place.listening,), name="weightstore-host"
         )
@@ -121,20 +124,27 @@ class HostAgent:
         self.close()
 
     def close(self) -> None:
-        """Stop serving: ranks go on by themselves. A second call does nothing."""
+        """Stop serving: ranks go on by themselves. A second call does nothing.
+
+        Waits a little for what goes on; a thread that hangs in the storage is left to itself.
+        """
+        if process_id() != self._process:
+            # A forked child shares the socket with its parent, which goes on with it.
+            return
         with self._lock:
             self._ending.set()
             place, self._socket_place = self._socket_place, None
             open_channels = dict(self._channels)
         if place is None:
             return
+        deadline_s = self._clock.monotonic_s() + _CLOSE_WAIT_S
         place.interrupt()
         for channel in open_channels:
             channel.interrupt()
-        self._cache.close()
+        self._cache.close(_CLOSE_WAIT_S)
         for thread in (self._listener, *open_channels.values()):
             if thread is not None:
-                thread.join(_CLOSE_WAIT_S)
+                thread.join(max(0.0, deadline_s - self._clock.monotonic_s()))
         place.leave()
 
     def stats(self) -> AgentStats:

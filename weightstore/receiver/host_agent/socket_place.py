@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import stat
@@ -10,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weightstore.errors import InputRefusedError, StorageFailedError, StoreBusyError
+from weightstore.storage.file_lock import try_lock, unlock
+from weightstore.storage.machine import process_id
 
 PATH_SIZE_BYTES_MAX = 107
 """Of a Unix socket, as the kernel has it."""
@@ -29,6 +30,7 @@ class SocketPlace:
     path: Path
     lock_file: int
     listening: socket.socket
+    owner: int
 
     @classmethod
     def take(cls, path: Path) -> SocketPlace:
@@ -56,7 +58,7 @@ class SocketPlace:
                 do="Give a path in a directory of this machine that this user may write to.",
                 facts={"path": str(path)},
             ) from error
-        return cls(path, lock_file, listening)
+        return cls(path, lock_file, listening, process_id())
 
     def interrupt(self) -> None:
         """Wake up the thread that takes connections; it gets an `OSError`."""
@@ -71,7 +73,10 @@ class SocketPlace:
             self.listening.close()
             self.path.unlink(missing_ok=True)
         finally:
-            os.close(self.lock_file)
+            try:
+                unlock(self.lock_file, self.owner)
+            finally:
+                os.close(self.lock_file)
 
 
 def check_socket_path(path: Path) -> None:
@@ -92,18 +97,18 @@ def _locked(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(path.with_name(path.name + _LOCK_SUFFIX), flags, _OWN_ONLY)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(file)
-        raise StoreBusyError(
-            f"a host agent serves at {path} already",
-            do="Use that one, or give another path.",
-            facts={"path": str(path)},
-        ) from error
+        is_ours = try_lock(file)
     except BaseException:
         os.close(file)
         raise
-    return file
+    if is_ours:
+        return file
+    os.close(file)
+    raise StoreBusyError(
+        f"a host agent serves at {path} already",
+        do="Use that one, or give another path.",
+        facts={"path": str(path)},
+    )
 
 
 def _remove_dead(path: Path) -> None:

@@ -84,6 +84,8 @@ class DiskSteps:
         Raises:
             LiveWeightsError: nobody knows what the files are; the link may be there.
             CorruptError, StorageFailedError: the store cannot be read; nothing was changed.
+            StorageFullError, StorageFailedError, BlobOutcomeUnknownError: of the disk; it can be
+                called again.
         """
         with _live_errors():
             mark = self._read_mark()
@@ -119,6 +121,7 @@ class DiskSteps:
 
         Raises:
             StorageFullError, StorageFailedError: of the disk; the link is what it was.
+            BlobOutcomeUnknownError: power loss may take the journal; the link is what it was.
         """
         head = JournalHead(
             base=base.version,
@@ -140,7 +143,8 @@ class DiskSteps:
 
         Raises:
             LiveWeightsError: the files did not hold what they should; the link is gone.
-            StorageFullError, StorageFailedError: of the disk; `recover` finishes it.
+            StorageFullError, StorageFailedError, BlobOutcomeUnknownError: of the disk; `recover`
+                finishes it.
         """
         with tally.phase(Phase.PAUSE):
             self._write(target, parts, tally, is_redo=False)
@@ -200,7 +204,8 @@ class DiskSteps:
         there; `recover` brings it back.
 
         Raises:
-            StorageFullError, StorageFailedError: of the disk; `recover` says what is there.
+            StorageFullError, StorageFailedError, BlobOutcomeUnknownError: of the disk; `recover`
+                says what is there.
         """
         # The mark only ever changes while the link is away: a load that sees the same one before
         # and after it, with the link there, has seen one version.
@@ -240,9 +245,17 @@ class DiskSteps:
         return None if data is None else parse_mark(data)
 
     def _read_journal(self) -> Journal | None:
-        """The journal; None where there is none, or one that was never whole."""
+        """The journal; None where there is none, or one that was never whole.
+
+        Raises:
+            StorageFailedError: it cannot be read now, and may be there.
+        """
         try:
-            return read_journal(self._held.place / JOURNAL_NAME, self._source.settings.limits)
+            stream = self._held.open_file(JOURNAL_NAME)
+            if stream is None:
+                return None
+            with stream:
+                return read_journal(stream, self._source.settings.limits)
         except CorruptObjectError:
             # It gets its name when it is durable, and only then is something written: one that
             # is torn was torn by others. The scan that follows says what the files are.
@@ -270,7 +283,7 @@ class DiskSteps:
 
     def _proved(self, mark: Mark, schema: Schema, tally: Tally) -> WholeFiles:
         folder = self._held.place / mark.folder
-        with tally.phase(Phase.VERIFY):
+        with tally.phase(Phase.SCAN):
             return WholeFiles.prove(
                 folder, mark, schema, self._source.settings, self._scan_refit_count
             )

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from weightstore.arguments import shown
 from weightstore.clock import Clock
-from weightstore.errors import InputRefusedError, NotFoundError, UnavailableError, WeightStoreError
+from weightstore.errors import (
+    InputRefusedError,
+    NotFoundError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WeightStoreError,
+)
 from weightstore.history.progress import Progress, no_progress
 from weightstore.receiver.host_files.host_files import HostFiles
 from weightstore.receiver.live_state import Way
@@ -44,8 +50,9 @@ def follow(
 ) -> Iterator[RefitReport | Hindrance]:
     """Bring a directory to each new version that is seen.
 
-    Waits between looks with the clock. What the storage fails at, and a store without such a
-    version, is told and tried again, later after each failure; any other error ends it.
+    Waits between looks with the clock. What a storage fails at, or may have failed at, and a store
+    without such a version, is told and tried again, later after each failure; any other error
+    ends it.
 
     Args:
         files: The directory.
@@ -56,7 +63,8 @@ def follow(
         progress: As for `HostFiles.refit`.
 
     Yields:
-        The report of each change, and each failure that is not the same as the one before.
+        The report of each change and of the first success after a failure, and each failure
+        that is not the same as the one before.
 
     Raises:
         InputRefusedError: the time is no number of seconds that can be waited.
@@ -66,14 +74,16 @@ def follow(
     while is_wanted():
         try:
             report = files.refit(selector, progress=progress)
-        except (UnavailableError, NotFoundError) as error:
+        except (UnavailableError, UnknownOutcomeError, NotFoundError) as error:
             wait_s = min(max(wait_s, poll_s) * WAIT_GROWTH, max(WAIT_S_MAX, poll_s))
             if error.message != last:
                 last = error.message
                 yield Hindrance(error, wait_s)
         else:
+            # After a failure always: its last step may have been what was missing.
+            is_news = report.way is not Way.NOTHING or report.is_redo or last
             wait_s, last = poll_s, ""
-            if report.way is not Way.NOTHING or report.is_redo:
+            if is_news:
                 yield report
         if is_wanted():
             clock.sleep(wait_s)

@@ -33,7 +33,7 @@ from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.reports import Phase, RefitReport, Tally
 from weightstore.receiver.version_source import VersionSource
 from weightstore.storage.linked_folder import LinkedFolder
-from weightstore.storage.machine import process_id
+from weightstore.storage.machine import process_id, refuse_fork
 
 POOL_RATIO = 0.25
 """A change of more elements is hardly shorter to write in place than the whole version."""
@@ -125,6 +125,9 @@ class HostFiles:
 
     def close(self) -> None:
         """Let other processes follow into the directory. A second call does nothing."""
+        if process_id() != self._process:
+            # The hold is the parent's, which goes on with it.
+            return
         with self._lock:
             self._is_closed, self._whole = True, None
             self._held.close()
@@ -155,6 +158,7 @@ class HostFiles:
         Raises:
             VersionNotFoundError, VersionGoneError, CorruptError: of the version.
             StorageFullError, StorageFailedError, StoreReadOnlyError: of the directory's disk.
+            BlobOutcomeUnknownError: power loss may undo a step on that disk; call it again.
         """
         wanted = arguments.selector(selector)
         arguments.function(progress, "progress")
@@ -206,7 +210,7 @@ class HostFiles:
         if self._whole is not None and self._whole.mark.ref == target:
             return Way.NOTHING
         if self._whole is not None:
-            with tally.phase(Phase.VERIFY):
+            with tally.phase(Phase.SCAN):
                 found = self._whole.changed_in_share()
             if found:
                 self._soil(found)
@@ -303,12 +307,8 @@ class HostFiles:
 
     def _refuse_fork(self) -> None:
         """A forked child has the lock of the directory with its parent, not against it."""
-        if process_id() != self._process:
-            raise StoreClosedError(
-                f"{self.directory} is followed by process {self._process}, not by its forked child",
-                do="Follow from the process that opened it.",
-                facts={"owner_process": self._process, "process": process_id()},
-            )
+        do = "Follow from the process that opened it."
+        refuse_fork(self._process, f"the hold on {self.directory}", do)
 
     def _refuse_closed(self) -> None:
         if self._is_closed:

@@ -11,7 +11,7 @@ from pydantic import Field
 from weightstore.errors import CorruptObjectError, StorageFailedError
 from weightstore.format.canonical import CanonicalModel, decode_model, encode_model
 from weightstore.history.delta_path import VersionRef
-from weightstore.ids import HEX128_PATTERN, Sha256, StoreId, VersionId
+from weightstore.ids import HEX128_PATTERN, SHA256_PATTERN, Sha256, StoreId, VersionId
 
 MARK_NAME = "state"
 FolderName = Literal["data-0", "data-1"]
@@ -19,7 +19,6 @@ FOLDER_NAMES: tuple[FolderName, FolderName] = ("data-0", "data-1")
 """A version that is written whole goes to the one that is not in use."""
 
 _READ_SIZE_BYTES = 1 << 20
-_SHA256 = r"^[0-9a-f]{64}$"
 
 
 class FileMark(CanonicalModel):
@@ -37,7 +36,7 @@ class FileMark(CanonicalModel):
     name: str = Field(min_length=1, max_length=255, pattern=r"^[^/\x00]+$")
     size_bytes: int = Field(ge=0)
     fixed_size_bytes: int = Field(ge=0)
-    fixed_sha256: Sha256 = Field(pattern=_SHA256)
+    fixed_sha256: Sha256 = Field(pattern=SHA256_PATTERN)
     has_weights: bool
 
 
@@ -59,8 +58,8 @@ class Mark(CanonicalModel):
     change_id: str = Field(pattern=HEX128_PATTERN)
     store_id: StoreId
     version: VersionId = Field(ge=1)
-    digest: Sha256 = Field(pattern=_SHA256)
-    schema_id: Sha256 = Field(pattern=_SHA256)
+    digest: Sha256 = Field(pattern=SHA256_PATTERN)
+    schema_id: Sha256 = Field(pattern=SHA256_PATTERN)
     folder: FolderName
     files: tuple[FileMark, ...]
 

@@ -42,6 +42,7 @@ def open_host_files(
         FolderBusyError: another process follows into it.
         CorruptError: the store is damaged; the directory is as it was.
         StorageFailedError, StorageFullError, StoreReadOnlyError: of the directory's disk.
+        BlobOutcomeUnknownError: power loss may undo a step on that disk; open it again.
     """
     if settings is not None:
         arguments.check_instance(settings, ReceiverSettings, "settings", "Give a ReceiverSettings.")

@@ -11,11 +11,9 @@ import hashlib
 import itertools
 import mmap
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +25,9 @@ from weightstore.codec.lanes import Units
 from weightstore.errors import CorruptObjectError
 from weightstore.format.canonical import MAX_INTEGER, CanonicalModel, decode_model, encode_model
 from weightstore.history.delta_path import VersionRef
-from weightstore.ids import Sha256, VersionId
+from weightstore.ids import SHA256_PATTERN, Sha256, VersionId
 from weightstore.settings import Limits
+from weightstore.storage.durable import storage_error
 
 JOURNAL_NAME = "journal"
 
@@ -39,7 +38,6 @@ _ALIGNMENT_BYTES = 8
 _HASH_PART_BYTES = 1 << 23
 _WHAT = "the journal of the directory"
 
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _WIDTHS = frozenset({1, 2, 4, 8})
 
 
@@ -76,9 +74,9 @@ class JournalHead(CanonicalModel):
 
     journal_format: Literal[1] = 1
     base: VersionId = Field(ge=1)
-    base_digest: Sha256
+    base_digest: Sha256 = Field(pattern=SHA256_PATTERN)
     target: VersionId = Field(ge=1)
-    target_digest: Sha256
+    target_digest: Sha256 = Field(pattern=SHA256_PATTERN)
     folder: str
     parts: tuple[PartHead, ...]
 
@@ -146,59 +144,77 @@ def journal_chunks(head: JournalHead, parts: Sequence[FilePart]) -> Iterator[Buf
     yield whole.digest()
 
 
-def read_journal(path: Path, limits: Limits) -> Journal | None:
-    """Read a journal and check all of it; None where there is none.
+def read_journal(stream: BinaryIO, limits: Limits) -> Journal:
+    """Read a journal and check all of it.
 
     The arrays are a map of the file, which may lose its name meanwhile.
 
+    Args:
+        stream: A plain file, at its start.
+        limits: What a head may be.
+
     Raises:
         CorruptObjectError: it is torn, or anything else.
+        StorageFailedError: it cannot be read, whatever it is.
     """
     try:
-        # Opened so, a pipe or a device that others put there is no wait and no end.
-        with os.fdopen(os.open(path, _FLAGS), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise CorruptObjectError(f"{_WHAT} is no plain file")
-            data = np.frombuffer(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        raise CorruptObjectError(f"{_WHAT} cannot be read: {error}") from error
-    size_bytes = data.size - _HASH_BYTES
-    start = len(_MAGIC) + _COUNT_BYTES
-    if size_bytes < start or data[: len(_MAGIC)].tobytes() != _MAGIC:
-        raise CorruptObjectError(f"{_WHAT} does not begin as one")
-    if _sha256_of(data[:size_bytes]) != data[size_bytes:].tobytes():
+        size_bytes = os.fstat(stream.fileno()).st_size
+        # Before the whole is read: what somebody else has put there may be of any size.
+        head, offset = _read_head(stream, size_bytes, limits)
+        data = np.frombuffer(
+            mmap.mmap(stream.fileno(), size_bytes, access=mmap.ACCESS_READ), np.uint8
+        )
+    except OSError as error:
+        raise storage_error(error, f"read {_WHAT}") from error
+    except ValueError as error:  # one that became shorter cannot be mapped
+        raise CorruptObjectError(f"{_WHAT} cannot be mapped: {error}") from error
+    if _sha256_of(data[:-_HASH_BYTES]) != data[-_HASH_BYTES:].tobytes():
         raise CorruptObjectError(f"{_WHAT} is not what was written")
-    text_size = int.from_bytes(data[len(_MAGIC) : start].tobytes(), "little")
+    return Journal(head, tuple(_parts(data, offset, head)))
+
+
+def _read_head(stream: BinaryIO, size_bytes: int, limits: Limits) -> tuple[JournalHead, int]:
+    """The head, which fits the size of the file, and where the arrays begin."""
+    start = len(_MAGIC) + _COUNT_BYTES
+    first = stream.read(start)
+    if len(first) < start or not first.startswith(_MAGIC):
+        raise CorruptObjectError(f"{_WHAT} does not begin as one")
+    text_size = int.from_bytes(first[len(_MAGIC) :], "little")
     if text_size > min(size_bytes - start, limits.manifest_size_bytes):
         raise CorruptObjectError(f"{_WHAT} has a head of {text_size} bytes")
-    head = decode_model(JournalHead, data[start : start + text_size].tobytes(), what=_WHAT)
-    return Journal(head, tuple(_parts(data[:size_bytes], _padded(start + text_size), head)))
+    head = decode_model(JournalHead, stream.read(text_size), what=_WHAT)
+    offset = _padded(start + text_size)
+    arrays = (each for part in head.parts for each in _arrays(part))
+    end = offset + sum(_padded(count * dtype.itemsize) for dtype, count in arrays)
+    if size_bytes != end + _HASH_BYTES:
+        raise CorruptObjectError(
+            f"{_WHAT} has {size_bytes} bytes, its head says {end + _HASH_BYTES}"
+        )
+    return head, offset
+
+
+def _arrays(part: PartHead) -> tuple[tuple[np.dtype[Any], int], ...]:
+    if part.width_bytes not in _WIDTHS:
+        raise CorruptObjectError(f"{_WHAT} has units of {part.width_bytes} bytes")
+    return (
+        (np.dtype(np.int64), part.window_count),
+        (np.dtype(np.int64), part.window_count + 1),
+        (np.dtype(np.uint16), part.count),
+        (np.dtype(f"u{part.width_bytes}"), part.count),
+    )
 
 
 def _parts(data: NDArray[np.uint8], offset: int, head: JournalHead) -> Iterator[FilePart]:
     for part in head.parts:
-        if part.width_bytes not in _WIDTHS:
-            raise CorruptObjectError(f"{_WHAT} has units of {part.width_bytes} bytes")
         arrays: list[NDArray[Any]] = []
-        for dtype, count in (
-            (np.dtype(np.int64), part.window_count),
-            (np.dtype(np.int64), part.window_count + 1),
-            (np.dtype(np.uint16), part.count),
-            (np.dtype(f"u{part.width_bytes}"), part.count),
-        ):
+        for dtype, count in _arrays(part):
             end = offset + count * dtype.itemsize
-            if end > data.size:
-                raise CorruptObjectError(f"{_WHAT} ends before its arrays")
             arrays.append(data[offset:end].view(dtype))
             offset = _padded(end)
         starts, firsts, offsets, bits = arrays
         _check_windows(starts, firsts, part.count)
         units: Units = bits
         yield FilePart(part.file, part.base, BlockedChange(starts, firsts, offsets, units, units))
-    if offset != data.size:
-        raise CorruptObjectError(f"{_WHAT} goes on after its arrays")
 
 
 def _check_windows(starts: NDArray[np.int64], firsts: NDArray[np.int64], count: int) -> None:

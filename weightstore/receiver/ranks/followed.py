@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from weightstore.clock import Clock
+from weightstore.errors import WeightStoreError
 from weightstore.receiver.follower import Follower
 from weightstore.receiver.live_state import (
     Dirty,
@@ -26,6 +28,8 @@ from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.receiver_status import state_name
 from weightstore.receiver.refits import At
 from weightstore.receiver.serve_policy import TailView
+
+LOGGER = logging.getLogger("weightstore.receiver")
 
 
 class FollowedEngine:
@@ -49,6 +53,7 @@ class FollowedEngine:
         self._last_pause_s = 0.0
         self._lost_engine_id: str | None = None
         self._is_busy = False
+        self._is_cut_off = False
         leader.before_drop = self._withdraw_gone
 
     @property
@@ -85,34 +90,37 @@ class FollowedEngine:
         """Look at the tail of the log, and whether every rank is still there.
 
         A rank may start again while nothing is asked of it; it serves nothing until the next
-        engine, which must not wait for the next version.
+        engine, which must not wait for the next version. A channel that cannot be read is no
+        reason to look at the log less often; what was known of the ranks stays.
         """
         view = self._receiver.poll()
         engine_id = self._leader.engine_id
-        self._lost_engine_id = engine_id if self._leader.lost_ranks() else None
+        try:
+            self._lost_engine_id = engine_id if self._leader.lost_ranks() else None
+        except WeightStoreError as error:
+            if not self._is_cut_off:
+                LOGGER.warning("the channel of the ranks cannot be read: %s", error.message)
+            self._is_cut_off = True
+        else:
+            self._is_cut_off = False
         return view
-
-    def scan(self) -> VersionRef | None:
-        """Nothing: each rank looks at a share of its elements when it stages."""
-        return self._leader.live
 
     def stage(self, selector: int | str, /) -> VersionRef:
         """Make a version ready on every rank."""
-        if self.membership is not None and self._leader.staged is not None:
-            self.membership.withdraw()
+        membership = self.membership
+        if membership is not None and self._leader.staged is not None:
+            membership.withdraw()
         with self._busy():
-            staged = self._leader.stage(selector)
-        if self.membership is not None:
-            self.membership.stand_by()
-        return staged
+            return self._leader.stage(selector)
 
     def refit(self, selector: int | str, /, *, at: At) -> EngineReport:
         """Bring a version to every rank, between two engine steps."""
         del at  # requests are the scheduler's, which sits above the ranks
+        membership, staged = self.membership, self._leader.staged
+        if membership is not None and staged is not None and staged.version != selector:
+            membership.withdraw()
         with self._busy():
             report = self._leader.refit(selector)
-        if self.membership is not None:
-            self.membership.stand_by()
         if report.ranks:
             self._refit_count += 1
             self._wire_bytes += sum(rank.wire_bytes for rank in report.ranks)
@@ -156,12 +164,18 @@ class FollowedEngine:
 
     @contextmanager
     def _busy(self) -> Iterator[None]:
-        """Say inside that the ranks are asked for something: a rank may keep all waiting."""
+        """Say inside that the ranks are asked for something: a rank may keep all waiting.
+
+        What is staged at the end, also after an error, is said again.
+        """
         self._is_busy = True
         try:
             yield
         finally:
             self._is_busy = False
+            membership = self.membership
+            if membership is not None:
+                membership.stand_by()
 
     def _phase(self) -> str:
         if not self._is_busy:
@@ -172,5 +186,6 @@ class FollowedEngine:
         self.membership = None
 
     def _withdraw_gone(self) -> None:
-        if self.membership is not None:
-            self.membership.withdraw_gone()
+        membership = self.membership
+        if membership is not None:
+            membership.withdraw_gone()

@@ -172,7 +172,11 @@ class Leader:
                     self._clock.sleep(self._settings.poll_s)
 
     def _guarded(self, waiting: Waiting[T]) -> Waiting[T]:
-        """Trust in where the ranks are only after an end that says it."""
+        """Trust in where the ranks are only after an end that says it.
+
+        What fails while no rank is asked for anything, as a store that is away, moves none: they
+        serve on, and the next try goes on from here.
+        """
         is_known = False
         try:
             found = yield from waiting
@@ -181,7 +185,7 @@ class Leader:
             is_known = True
             raise
         finally:
-            if not is_known:
+            if not is_known and not self._roll_call.is_settled:
                 self._is_attached = self._is_waiting = False
         return found
 

@@ -6,7 +6,7 @@
     tables    little-endian, one after the other
     32 bytes  SHA-256 of everything before
 
-Nothing of it is kept longer than a round, so it is no stored format.
+Both ends are of one release and nothing in a log leads there, so it is no stored format.
 """
 
 from __future__ import annotations

@@ -65,6 +65,8 @@ class RollCall:
     Attributes:
         engine: What was begun last, by this leader; None before.
         round: Number of the round.
+        is_settled: Every rank has answered to the last thing that was asked, so it is known
+            where all of them are.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class RollCall:
         self._tried: Engine | None = None
         self.engine: Engine | None = None
         self.round = 0
+        self.is_settled = False
 
     def begin(self) -> Engine:
         """Begin an engine with a new id: every rank closes its gate and attaches anew.
@@ -94,6 +97,7 @@ class RollCall:
         Raises:
             FencedError: another leader has begun a newer engine than this one's last.
         """
+        self.is_settled = False
         known = self.engine.generation if self.engine else 0
         newest = newest_generation(self._channel, known)
         tried = self._tried
@@ -141,6 +145,7 @@ class RollCall:
             notice_s = self._noticed(notice_s, found, "attached")
             yield
         self._forget_engines_before()
+        self.is_settled = True
         return tuple(found[rank] for rank in range(self._rank_count))
 
     def ask(
@@ -153,6 +158,7 @@ class RollCall:
                 has its place. The caller begins a new engine, so that all others close.
             FencedError: another leader has begun an engine.
         """
+        self.is_settled = False
         engine = self._own_engine()
         self._turn += 1
         order = Order(
@@ -177,6 +183,7 @@ class RollCall:
             self._gather(found, part)
             has_lost = bool(self.lost_ranks())
             if len(found) == self._rank_count and not has_lost:
+                self.is_settled = True
                 return tuple(found[rank] for rank in range(self._rank_count))
             if is_late or has_lost:
                 raise self._gone(found, f"answered to {part.value!r}")

@@ -15,7 +15,6 @@ from weightstore.clock import SystemClock
 from weightstore.codec.codec import PieceCodec
 from weightstore.errors import CorruptObjectError
 from weightstore.format.manifest import Manifest, PackRef
-from weightstore.format.objects import ObjectRef
 from weightstore.format.pack import PackReader
 from weightstore.history.manifests import load_manifest
 from weightstore.history.workers import Lender, Workers
@@ -97,14 +96,7 @@ def agent_decoders(store: ThreeVersions) -> Iterator[Decoder]:
 def _requests(manifest: Manifest, pack: PackRef) -> tuple[Request, ...]:
     return (
         Hello(protocol=1, store_id=StoreId("0" * 32), process=7),
-        PackRequest(
-            version=manifest.version,
-            pack=ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-            piece_count=pack.piece_count,
-            schema_id=manifest.schema_id,
-            schema_ref=manifest.schema_ref,
-            wait_ms=1000,
-        ),
+        PackRequest.of(manifest, pack, 1000),
         Release(grants=[1, 2, 3]),
         StatsRequest(),
     )

@@ -51,6 +51,7 @@ from weightstore.ids import (
     Slot,
     StoreId,
     VersionId,
+    parse_engine_name,
     parse_number,
     parse_run_id,
     parse_tag_name,
@@ -353,7 +354,10 @@ def _name_decoders(store: ThreeVersions) -> Iterator[Decoder]:
         (b"grpo", b"a.b_c", b"BF16", b"F8_E4M3", b"12", b"best-1"),
         _decode_name,
         Form.BYTES,
-        ("ids:parse_run_id", "ids:parse_tag_name", "ids:parse_number", "layout.dtypes:DType.parse"),
+        (
+            *("ids:parse_run_id", "ids:parse_engine_name", "ids:parse_tag_name"),
+            *("ids:parse_number", "layout.dtypes:DType.parse"),
+        ),
         share=0.5,
     )
 
@@ -379,6 +383,7 @@ def _decode_name(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     kinds: tuple[Callable[[str], object], ...] = (
         parse_run_id,
+        parse_engine_name,
         parse_tag_name,
         lambda said: DType.parse(said).value,
         lambda said: str(parse_number(said, what="number")),

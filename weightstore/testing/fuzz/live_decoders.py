@@ -202,8 +202,8 @@ def _decode_mark(data: bytes) -> None:
 
 def _decode_journal(path: Path, data: bytes) -> None:
     path.write_bytes(_hashed(data))
-    found = read_journal(path, Limits())
-    assert found is not None
+    with path.open("rb") as stream:
+        found = read_journal(stream, Limits())
     for part, head in zip(found.parts, found.head.parts, strict=True):
         assert part.head == head
         places = part.change.places()

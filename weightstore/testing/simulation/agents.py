@@ -37,14 +37,14 @@ _DEATH_RATIO = 0.05
 _WRONG_RATIO = 0.3
 
 
-class TurnExecutor:
-    """In place of a pool of threads: a task of the agent for each job."""
+class TurnThreads:
+    """In place of `BuildThreads`: a task of the agent for each job."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self._group = turns.current.group
 
-    def submit(self, work: Callable[..., None], *arguments: object) -> None:
+    def begin(self, work: Callable[..., None], *arguments: object) -> None:
         """Begin a job."""
         self._turns.spawn(self._group, f"{self._group.name}/make", partial(work, *arguments))
 
@@ -216,13 +216,13 @@ def asking_an_agent(world: World, host: HostAgent | None) -> Iterator[None]:
             return OwnFeed(source.blobs, limits)
         return AgentFeed(source.blobs, limits, cast("AgentClient", AgentLine(host, group)))
 
-    def executor(count: int, *, thread_name_prefix: str) -> TurnExecutor:
-        del count, thread_name_prefix
-        return TurnExecutor(world.turns)
+    def threads(count: int, *, name: str) -> TurnThreads:
+        del count, name
+        return TurnThreads(world.turns)
 
     with (
         patch.object(receiver_module, "feed_of", feed_of),
-        patch.object(segment_cache, "ThreadPoolExecutor", executor),
+        patch.object(segment_cache, "BuildThreads", threads),
     ):
         yield
     for running in host.starts if host else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,14 +56,16 @@ def without(step: Removed) -> Iterator[None]:
 
 
 def caught(step: Removed, first_seed: int, seed_count: int) -> Outcome | None:
-    """The first of so many seeds that breaks without a step; None if none does.
+    """The first of so many seeds that breaks the promise of a step; None if none does.
 
-    What the step protects from happens more often than it would by chance.
+    What the step protects from happens more often than it would by chance. A run that ends
+    otherwise, as with an error that nobody expected, has not noticed that the step is gone.
     """
+    promise = _BROKEN[step]
     with without(step):
         for seed in range(first_seed, first_seed + seed_count):
             found = simulate(seed, weather=_WEATHER.get(step))
-            if found.broken:
+            if any(promise.fullmatch(text) for text in found.broken):
                 return found
     return None
 
@@ -169,3 +172,32 @@ _WEATHER: dict[Removed, Callable[[Weather], Weather]] = {
     Removed.READ_TIME: lambda _: Weather(slow_ratio=0.3, latency_s=0.01),
     Removed.STALENESS: lambda _: Weather(outages=((5.0, 11.0, "rollout"),), latency_s=0.01),
 }
+
+_AT, _SERVED = r"\d+\.\d{3} s: \S+", r"\S+ served version \d+ from \d+\.\d{3} s"
+_NO_ACTIVATION = rf"{_SERVED}: no activation of the \S+ s before names it"
+_OTHER_BITS = rf"{_SERVED}: its bits are others"
+_NOT_STAGED = rf"{_AT} says that version \d+ is staged, and has \[[\d, ]*\]"
+_RANKS_APART = rf"{_AT} serves version \d+, and \S+-rank-\d+#\d+ holds something else"
+
+# Each of one line, so that no traceback has these words by chance.
+_BROKEN: dict[Removed, re.Pattern[str]] = {
+    step: re.compile(words)
+    for step, words in {
+        Removed.POLICY: rf"{_AT} serves version \d+, has seen version \d+, and may be \d+ behind",
+        Removed.STALENESS: _NO_ACTIVATION,
+        Removed.READ_TIME: _NO_ACTIVATION,
+        Removed.CLOSED_GATE: rf"{_AT} serves version \d+, and is (Applying|Dirty)\(.*\)",
+        Removed.STOPPED_BLOCK: _OTHER_BITS,
+        Removed.DRAINED: rf"{_AT} writes between requests, and one was served by \[\d+(, \d+)+\]",
+        Removed.ABSOLUTE_REDO: _OTHER_BITS,
+        Removed.STAGED_CLAIM: _NOT_STAGED,
+        Removed.WITHDRAWAL: _NOT_STAGED,
+        Removed.CLOSED_RANK: _RANKS_APART,
+        Removed.ALL_APPLIED: _RANKS_APART,
+        Removed.STAGED_COUNT: (
+            rf"{_AT} slot \d+ counts \d+ of \d+ receivers; \d+ of \d+ had said that they have "
+            r"version \d+"
+        ),
+    }.items()
+}
+"""How a run says that the promise which a step keeps is broken."""

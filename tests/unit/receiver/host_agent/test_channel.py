@@ -35,10 +35,10 @@ def frame(data: bytes) -> bytes:
 def test_a_message_arrives_whole(pair: Pair, size: int) -> None:
     channel, other = pair
     data = os.urandom(size)
-    channel.send(data, timeout_s=1)
+    channel.send(data, timeout_s=10)
     assert other.recv(MOST + 100) == frame(data)
     other.sendall(frame(data))
-    assert channel.receive(timeout_s=1) == (data, None)
+    assert channel.receive(timeout_s=10) == (data, None)
 
 
 def test_a_message_in_parts_arrives_whole(pair: Pair) -> None:
@@ -58,10 +58,10 @@ def test_a_message_in_parts_arrives_whole(pair: Pair) -> None:
 def test_one_that_is_too_long_is_refused_on_both_sides(pair: Pair) -> None:
     channel, other = pair
     with pytest.raises(ChannelError, match="too long"):
-        channel.send(bytes(MOST + 1), timeout_s=1)
+        channel.send(bytes(MOST + 1), timeout_s=10)
     other.sendall(struct.pack(">I", MOST + 1))
     with pytest.raises(ChannelError, match="1001"):
-        channel.receive(timeout_s=1)
+        channel.receive(timeout_s=10)
 
 
 @pytest.mark.parametrize("part", [b"", b"\0", b"\0\0\0", b"\0\0\0\5abcd"])
@@ -78,9 +78,9 @@ def test_a_peer_that_hangs_up_is_noticed(pair: Pair, part: bytes) -> None:
     other.sendall(part)
     other.close()
     with pytest.raises(ChannelError, match="hung up"):
-        channel.receive(timeout_s=1)
+        channel.receive(timeout_s=10)
     with pytest.raises(ChannelError, match="sent"):
-        channel.send(b"x", timeout_s=1)
+        channel.send(b"x", timeout_s=10)
 
 
 def test_a_peer_that_takes_nothing_is_given_up(pair: Pair) -> None:
@@ -99,7 +99,7 @@ def test_another_thread_can_end_a_wait(pair: Pair) -> None:
     timer = threading.Timer(SOON_S, channel.interrupt)
     timer.start()
     with pytest.raises(ChannelError, match="hung up"):
-        channel.receive(timeout_s=1)
+        channel.receive(timeout_s=10)
     timer.join()
     channel.close()
     channel.interrupt()
@@ -111,12 +111,12 @@ def test_a_descriptor_arrives_with_its_message(pair: Pair, tmp_path: Path) -> No
     path.write_bytes(b"content")
     with path.open("rb") as file:
         socket.send_fds(other, [frame(b"here")], [file.fileno()])
-        data, found = channel.receive(timeout_s=1, with_file=True)
+        data, found = channel.receive(timeout_s=10, with_file=True)
         assert data == b"here"
         assert found is not None
         with os.fdopen(found, "rb") as taken:
             assert taken.read() == b"content"
-        channel.send(b"back", timeout_s=1, file=file.fileno())
+        channel.send(b"back", timeout_s=10, file=file.fileno())
     sent, files, _, _ = socket.recv_fds(other, 100, 4)
     assert (sent, len(files)) == (frame(b"back"), 1)
     os.close(files[0])
@@ -136,7 +136,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(
         before = len(list(Path("/proc/self/fd").iterdir()))
         socket.send_fds(other, [frame(b"here")], [file.fileno()] * count)
         with pytest.raises(ChannelError, match="file descriptors"):
-            channel.receive(timeout_s=1, with_file=with_file)
+            channel.receive(timeout_s=10, with_file=with_file)
         assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

@@ -12,7 +12,6 @@ from typing import Self
 import pytest
 
 from weightstore.clock import SystemClock
-from weightstore.format.objects import ObjectRef
 from weightstore.ids import StoreId
 from weightstore.receiver.host_agent.agent_settings import HostAgentSettings
 from weightstore.receiver.host_agent.channel import Channel, ChannelError
@@ -50,16 +49,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "agent"
 
 
-def request_of(lab: AgentLab) -> PackRequest:
-    manifest, pack = next(packs_of(lab))
-    return PackRequest(
-        version=manifest.version,
-        pack=ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-        piece_count=pack.piece_count,
-        schema_id=manifest.schema_id,
-        schema_ref=manifest.schema_ref,
-        wait_ms=10_000,
-    )
+def request_of(lab: AgentLab, number: int = 0) -> PackRequest:
+    manifest, pack = list(packs_of(lab))[number]
+    return PackRequest.of(manifest, pack, 10_000)
 
 
 class StrangeAgent:
@@ -84,8 +76,8 @@ class StrangeAgent:
             self.connection_count += 1
             with Channel(connected, clock=SystemClock(), size_bytes_max=1 << 16) as channel:
                 try:
-                    assert isinstance(decode_request(channel.receive(timeout_s=5)[0]), Hello)
-                    channel.send(encode_message(self._welcome), timeout_s=5)
+                    assert isinstance(decode_request(channel.receive(timeout_s=10)[0]), Hello)
+                    channel.send(encode_message(self._welcome), timeout_s=10)
                     self._answer(channel)
                 except ChannelError:
                     continue
@@ -101,16 +93,16 @@ class StrangeAgent:
 
 def says(*replies: bytes | Reply, file: str | None = None) -> Answer:
     def answer(channel: Channel) -> None:
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=10)
         for reply in replies:
             data = reply if isinstance(reply, bytes) else encode_message(reply)
             if file is None:
-                channel.send(data, timeout_s=5)
+                channel.send(data, timeout_s=10)
             else:
                 opened = os.open(file, os.O_RDONLY)
-                channel.send(data, timeout_s=5, file=opened)
+                channel.send(data, timeout_s=10, file=opened)
                 os.close(opened)
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=10)
 
     return answer
 
@@ -168,7 +160,7 @@ def test_a_slow_agent_costs_one_wait_and_is_then_left_alone(lab: AgentLab, place
     waits = threading.Event()
 
     def slow(channel: Channel) -> None:
-        channel.receive(timeout_s=5)
+        channel.receive(timeout_s=10)
         waits.wait(20)
 
     with StrangeAgent(place, slow) as agent:
@@ -231,13 +223,7 @@ def test_grants_are_given_back(lab: AgentLab, place: Path) -> None:
             grant.release()
         client.flush()
         assert agent.stats().segment_count == 1
-        _, pack = list(packs_of(lab))[1]
-        other = request.model_copy(
-            update={
-                "pack": ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-                "piece_count": pack.piece_count,
-            }
-        )
+        other = request_of(lab, 1)
         # There is room for one: it is free only if all three uses have ended.
         os.close(client.ask(other).file)
         with pytest.raises(NoAgentError, match="in use"):

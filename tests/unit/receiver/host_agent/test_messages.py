@@ -23,6 +23,9 @@ from weightstore.receiver.host_agent.messages import (
     decode_request,
     encode_message,
 )
+from weightstore.testing.agent_lab import AgentLab
+from weightstore.testing.piece_feed_contract import packs_of
+from weightstore.testing.real_versions import mixed_schema
 
 SHA = Sha256("a" * 64)
 REQUESTS: tuple[Request, ...] = (
@@ -52,6 +55,15 @@ def test_requests_survive(message: Request) -> None:
     assert decode_request(encode_message(message)) == message
     with pytest.raises(CorruptObjectError):
         decode_reply(encode_message(message))
+
+
+def test_a_request_says_of_a_pack_what_the_manifest_says() -> None:
+    for manifest, pack in packs_of(AgentLab.with_versions(mixed_schema(), 2)):
+        request = PackRequest.of(manifest, pack, 7)
+        assert (request.version, request.wait_ms) == (manifest.version, 7)
+        assert (request.schema_id, request.schema_ref) == (manifest.schema_id, manifest.schema_ref)
+        claimed = {**request.pack.model_dump(), "piece_count": request.piece_count}
+        assert claimed == pack.model_dump(include=set(claimed))
 
 
 @pytest.mark.parametrize("message", REPLIES, ids=lambda one: one.kind)

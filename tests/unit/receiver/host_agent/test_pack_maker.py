@@ -8,7 +8,6 @@ import pytest
 
 from weightstore.clock import SystemClock
 from weightstore.errors import CorruptObjectError, ObjectMissingError
-from weightstore.format.objects import ObjectRef
 from weightstore.ids import Sha256
 from weightstore.receiver.host_agent.agent_settings import HostAgentSettings
 from weightstore.receiver.host_agent.messages import PackRequest
@@ -27,20 +26,13 @@ def lab() -> AgentLab:
 @pytest.fixture
 def request_(lab: AgentLab) -> PackRequest:
     manifest, pack = next(packs_of(lab))
-    return PackRequest(
-        version=manifest.version,
-        pack=ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-        piece_count=pack.piece_count,
-        schema_id=manifest.schema_id,
-        schema_ref=manifest.schema_ref,
-        wait_ms=1000,
-    )
+    return PackRequest.of(manifest, pack, 1000)
 
 
 @pytest.fixture
 def reservation() -> Reservation:
     cache = SegmentCache(HostAgentSettings(), clock=SystemClock())
-    cache.close()
+    cache.close(1.0)
     return Reservation(cache, 0.0)
 
 
@@ -82,15 +74,9 @@ def test_wrong_claims_are_refused(
 def test_schemas_are_kept_up_to_a_count(lab: AgentLab, reservation: Reservation) -> None:
     maker = maker_of(lab)
     for manifest, pack in packs_of(lab):
-        request = PackRequest(
-            version=manifest.version,
-            pack=ObjectRef(key=pack.key, size_bytes=pack.size_bytes, sha256=pack.sha256),
-            piece_count=pack.piece_count,
-            schema_id=manifest.schema_id,
-            schema_ref=manifest.schema_ref.model_copy(update={"key": "gone"})
-            if maker._schemas
-            else manifest.schema_ref,
-            wait_ms=1000,
-        )
+        request = PackRequest.of(manifest, pack, 1000)
+        if maker._schemas:
+            gone = manifest.schema_ref.model_copy(update={"key": "gone"})
+            request = request.model_copy(update={"schema_ref": gone})
         os.close(maker.make(request, reservation).file)
     assert len(maker._schemas) == 1

@@ -33,7 +33,7 @@ def cache() -> Iterator[SegmentCache]:
     before = len(list(Path("/proc/self/fd").iterdir()))
     made = SegmentCache(BOUNDS, clock=SystemClock())
     yield made
-    made.close()
+    made.close(LONG_S)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -140,7 +140,7 @@ def test_what_is_given_back_meanwhile_makes_room() -> None:
     cache.give_back(cache.take("b", Maker(90), LONG_S))
     timer.join()
     assert (cache.used_bytes, cache.segment_count) == (90, 1)
-    cache.close()
+    cache.close(LONG_S)
 
 
 def test_memory_for_the_making_counts_and_is_given_back(cache: SegmentCache) -> None:
@@ -182,7 +182,7 @@ def test_an_ending_cache_lets_nobody_wait() -> None:
     cache = SegmentCache(replace(BOUNDS, memory_wait_s=LONG_S), clock=SystemClock())
     held = cache.take("a", Maker(90), LONG_S)
     start_s = SystemClock().monotonic_s()
-    timer = threading.Timer(SOON_S, cache.close)
+    timer = threading.Timer(SOON_S, cache.close, [LONG_S])
     timer.start()
     with pytest.raises(BusyError):
         cache.take("b", Maker(90), LONG_S)
@@ -212,3 +212,52 @@ def test_what_nobody_expected_is_logged_and_ends_in_busy(
         cache.take("a", broken, LONG_S)
     assert "unexpected" in caplog.text
     assert cache.used_bytes == 0
+
+
+def test_where_no_thread_can_be_started_nothing_is_left(
+    cache: SegmentCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    maker = Maker()
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", no_more)
+        # More often than the queue is long: each of them gives its place back.
+        for _ in range(BOUNDS.queue_count + 1):
+            with pytest.raises(BusyError, match="starts no thread"):
+                cache.take("a", maker, LONG_S)
+    assert (cache.segment_count, cache.used_bytes, maker.count) == (0, 0, 0)
+    cache.give_back(cache.take("a", maker, LONG_S))
+    assert (maker.count, cache.counts.busy_count) == (1, BOUNDS.queue_count + 1)
+
+
+def test_closing_does_not_wait_for_a_making_that_hangs(cache: SegmentCache) -> None:
+    slow = [Maker(is_open=False) for _ in range(BOUNDS.build_count)]
+    for name, maker in zip("ab", slow, strict=True):
+        with pytest.raises(BusyError, match="in time"):
+            cache.take(name, maker, SOON_S)
+        assert maker.begun.wait(LONG_S)
+    start_s = SystemClock().monotonic_s()
+    cache.close(SOON_S)
+    assert SystemClock().monotonic_s() - start_s < LONG_S / 2
+    assert cache.segment_count == 2
+    for maker in slow:
+        maker.gate.set()
+    # What is made after all is dropped by whoever made it; its file is closed, see the fixture.
+    cache._threads.close(LONG_S)
+    assert (cache.segment_count, cache.used_bytes) == (0, 0)
+
+
+def test_what_waits_when_the_cache_closes_is_not_made() -> None:
+    cache = SegmentCache(replace(BOUNDS, build_count=1), clock=SystemClock())
+    first, second = Maker(is_open=False), Maker()
+    for name, maker in (("a", first), ("b", second)):
+        with pytest.raises(BusyError, match="in time"):
+            cache.take(name, maker, SOON_S)
+    assert first.begun.wait(LONG_S)
+    timer = threading.Timer(SOON_S, first.gate.set)
+    timer.start()
+    cache.close(LONG_S)
+    timer.join()
+    assert (first.count, second.count, cache.segment_count) == (1, 0, 0)

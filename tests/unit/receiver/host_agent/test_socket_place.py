@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import socket
 import stat
 from pathlib import Path
@@ -36,6 +38,20 @@ def test_the_socket_of_a_dead_agent_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as found:
         found.connect(str(place.path))
     place.leave()
+
+
+def test_a_lock_that_cannot_be_let_go_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing_lock(*_: int) -> None:
+        raise OSError(errno.EIO, "it failed")
+
+    place = SocketPlace.take(tmp_path / "agent")
+    with monkeypatch.context() as failed:
+        failed.setattr(fcntl, "flock", failing_lock)
+        with pytest.raises(OSError, match="it failed"):
+            place.leave()
+    SocketPlace.take(tmp_path / "agent").leave()
 
 
 def test_what_is_no_socket_stays(tmp_path: Path) -> None:

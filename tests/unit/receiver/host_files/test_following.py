@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from weightstore.errors import InputRefusedError, StorageFailedError, VersionNotFoundError
+from weightstore.errors import (
+    BlobOutcomeUnknownError,
+    InputRefusedError,
+    StorageFailedError,
+    VersionNotFoundError,
+)
 from weightstore.receiver.host_files.following import WAIT_S_MAX, Hindrance, follow
 from weightstore.receiver.host_files.host_files import HostFiles
 from weightstore.receiver.live_state import Way
+from weightstore.storage.durable import SYSCALLS
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.store import WeightStore
 from weightstore.testing.faults import Call, Fault, LossyBlobs
@@ -93,6 +101,38 @@ def test_a_storage_that_fails_is_told_once_and_asked_less_and_less(tmp_path: Pat
             (report,) = follow(files, "latest", clock=clock, poll_s=1.0, is_wanted=Looks(3))
             assert not isinstance(report, Hindrance)
             assert report.target == 1
+
+
+@pytest.mark.parametrize("at", ["journal", "state", "live"])
+def test_a_step_on_the_disk_that_nobody_knows_of_is_told_and_tried_again(
+    store: WeightStore, tmp_path: Path, at: str
+) -> None:
+    armed = [False]
+
+    def rename(old: str, new: str, folder: int) -> None:
+        SYSCALLS.rename(old, new, folder)
+        armed[0] |= is_armed and new == at
+
+    def fsync(file: int) -> None:
+        if armed[0] and not failed:
+            failed.append(file)
+            raise OSError(errno.EIO, "the disk failed")
+        SYSCALLS.fsync(file)
+
+    is_armed, failed = False, list[int]()
+    weights = small_weights()
+    store.put_step(1, weights)
+    with store.host_files(tmp_path / "live") as files:
+        files.refit()
+        files._held._syscalls = replace(SYSCALLS, rename=rename, fsync=fsync)
+        is_armed = True
+        store.put_step(2, changed(weights, 1))
+        told, report = follow(files, "latest", clock=VirtualClock(), poll_s=1.0, is_wanted=Looks(4))
+        assert isinstance(told, Hindrance)
+        kind = StorageFailedError if at == "live" else BlobOutcomeUnknownError
+        assert isinstance(told.error, kind)
+        assert not isinstance(report, Hindrance)
+        assert (len(failed), files.verify().version) == (1, 2)
 
 
 @pytest.mark.parametrize("poll_s", [0, -1, float("nan"), float("inf"), 1e9, True, "1"])

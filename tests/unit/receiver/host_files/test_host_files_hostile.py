@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from weightstore.errors import StoreClosedError
+from weightstore.errors import StorageFailedError, StoreClosedError
+from weightstore.receiver.host_files import disk_steps
+from weightstore.receiver.host_files.file_writes import write_parts
+from weightstore.receiver.host_files.redo_journal import JOURNAL_NAME
 from weightstore.receiver.live_state import Way
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.store import WeightStore
@@ -67,10 +72,59 @@ def test_a_journal_over_files_that_are_gone_is_given_up(store: WeightStore, tmp_
         files.verify()
 
 
-def test_a_pipe_in_the_place_of_the_journal_is_no_wait(store: WeightStore, tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_read_now_is_not_none(
+    store: WeightStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the only thing that says what the files are a mixture of."""
+
+    def cut(*given: object, **named: object) -> NoReturn:
+        write_parts(*given, **named)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with store.host_files(tmp_path / "live") as files, monkeypatch.context() as patched:
+        files.refit(1)
+        patched.setattr(disk_steps, "write_parts", cut)
+        with pytest.raises(KeyboardInterrupt):
+            files.refit(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", opening_fails(JOURNAL_NAME))
+        with pytest.raises(StorageFailedError):
+            store.host_files(tmp_path / "live")
+    with store.host_files(tmp_path / "live") as files:
+        assert files.last_recovery.is_redo
+        assert files.version == 2
+        files.verify()
+
+
+def opening_fails(name: str) -> Callable[..., int]:
+    """`os.open`, but for one name the process has too many files."""
+    opened = os.open
+
+    def fails(path: object, *given: object, **named: object) -> int:
+        if path == name:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(path, *given, **named)  # type: ignore[arg-type]
+
+    return fails
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "sparse file"])
+def test_what_others_put_in_the_place_of_the_journal_is_no_wait(
+    store: WeightStore, tmp_path: Path, kind: str
+) -> None:
     with store.host_files(tmp_path / "live") as files:
         files.refit(1)
-    os.mkfifo(tmp_path / ".live.weightstore" / "journal")
+    journal = tmp_path / ".live.weightstore" / "journal"
+    if kind == "pipe":
+        os.mkfifo(journal)
+    elif kind == "link":
+        journal.symlink_to("/dev/zero")
+    elif kind == "folder":
+        journal.mkdir()
+    else:
+        with journal.open("wb") as file:
+            file.write(b"WSREDO01")
+            file.truncate(1 << 40)
     with store.host_files(tmp_path / "live") as files:
         assert files.version == 1
         files.refit(2)

@@ -8,19 +8,23 @@ from dataclasses import replace
 import pytest
 
 from weightstore.clock import SystemClock
-from weightstore.errors import InputRefusedError, RankFailedError
+from weightstore.errors import InputRefusedError, RankFailedError, StorageFailedError
 from weightstore.format.member import Member
 from weightstore.history.activation import activate
+from weightstore.history.log import Log
 from weightstore.history.members import list_members
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec
 from weightstore.receiver.follower import Follower
 from weightstore.receiver.live_state import Empty, NothingStaged, Ready, held_version
+from weightstore.receiver.ranks.channel import MemoryChannel
 from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.followed import FollowedEngine
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.receiver_status import state_name
+from weightstore.receiver.version_source import VersionSource
+from weightstore.testing.faults import Fault, LossyBlobs
 from weightstore.testing.rank_lab import RankLab, split
 from weightstore.testing.receiver_lab import ReceiverLab
 
@@ -35,12 +39,30 @@ ACTIVE = EngineSettings(
 )
 
 
+class BrokenChannel(MemoryChannel):
+    """Answers nothing while it is broken."""
+
+    is_broken = False
+
+    def get(self, key: str, /, *, max_size_bytes: int) -> bytes | None:
+        if self.is_broken:
+            raise StorageFailedError("no answer")
+        return super().get(key, max_size_bytes=max_size_bytes)
+
+
 class Fleet:
     """An engine of two ranks that follows, and an activator."""
 
-    def __init__(self, settings: EngineSettings = ACTIVE) -> None:
+    def __init__(
+        self, settings: EngineSettings = ACTIVE, *, channel: MemoryChannel | None = None
+    ) -> None:
         self.lab = ReceiverLab.with_versions(SCHEMA, 3, share=0.2)
-        self.engine = RankLab(self.lab, split(SCHEMA, 2, "rows"), settings=settings)
+        self.engine = RankLab(
+            self.lab,
+            split(SCHEMA, 2, "rows"),
+            channel=channel or MemoryChannel(),
+            settings=settings,
+        )
         self.engine.leader.own_step = self.step_all
         self.follower: Follower = self.engine.ranks[0].engine.follow()
 
@@ -140,6 +162,69 @@ def test_a_staged_version_is_taken_back_when_a_rank_is_gone() -> None:
     assert fleet.engine.served() == {0: 1, 1: 1}
 
 
+def test_a_staged_version_whose_claim_cannot_be_taken_back_is_not_dropped() -> None:
+    fleet = Fleet()
+    fleet.activate(1)
+    fleet.follow()
+    staged, leader = fleet.member().staged, fleet.engine.leader
+    assert staged is not None
+    blobs = LossyBlobs(
+        fleet.lab.blobs, lambda call: Fault.UNAVAILABLE if call.method.is_write else None
+    )
+    fleet.follower.membership._blobs = blobs
+    fleet.activate(2)
+    fleet.follow()
+    trouble = fleet.follower.status.work
+    assert trouble is not None
+    assert isinstance(trouble.error, StorageFailedError)
+    assert leader.staged is not None
+    assert fleet.member().staged == staged
+    assert leader.staged.version == staged.version
+    fleet.follower.membership._blobs = fleet.lab.blobs
+    fleet.follow()
+    assert fleet.engine.all_hold(2)
+    assert fleet.follower.status.work is None
+
+
+def test_a_staged_version_that_was_not_dropped_is_said_again() -> None:
+    fleet = Fleet()
+    fleet.activate(1)
+    fleet.follow()
+    staged, leader = fleet.member().staged, fleet.engine.leader
+    assert staged is not None
+    good, limits = leader._source, fleet.lab.source.settings.limits
+    blobs = LossyBlobs(fleet.lab.blobs, lambda _: Fault.UNAVAILABLE)
+    leader._source = VersionSource(blobs, Log(blobs, limits), fleet.lab.source.settings)
+    fleet.activate(2)
+    fleet.follow(1)
+    assert fleet.follower.status.work is not None
+    assert leader.staged is not None
+    # It is asked to go back before the store was there again.
+    fleet.activate(1)
+    leader._source = good
+    fleet.follow()
+    assert fleet.engine.all_hold(1)
+    assert fleet.member().staged == staged
+
+
+def test_a_channel_that_cannot_be_read_slows_no_look_at_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    channel = BrokenChannel()
+    fleet = Fleet(channel=channel)
+    fleet.activate(1)
+    fleet.follow()
+    channel.is_broken = True
+    before = fleet.follower.look()
+    assert [fleet.follower.look() for _ in range(6)] == [before] * 6
+    assert fleet.follower.status.look is None
+    assert len([each for each in caplog.messages if "channel of the ranks" in each]) == 1
+    channel.is_broken = False
+    fleet.activate(3)
+    fleet.follow()
+    assert fleet.engine.all_hold(3)
+
+
 def test_what_the_leader_knows_is_what_others_are_told() -> None:
     fleet = Fleet()
     followed = FollowedEngine(fleet.engine.leader, fleet.engine.ranks[0].receiver)
@@ -152,7 +237,6 @@ def test_what_the_leader_knows_is_what_others_are_told() -> None:
     staged = followed.staged
     assert isinstance(staged, Ready)
     assert (staged.base, staged.target.version) == (first, 2)
-    assert followed.scan() == first
     fleet.engine.ranks[1].engine.invalidate()
     with pytest.raises(RankFailedError):
         followed.refit(2, at="step")

@@ -14,13 +14,18 @@ from weightstore.errors import (
     StorageFailedError,
     VersionNotFoundError,
 )
+from weightstore.history.log import Log
 from weightstore.layout.boxes import Box
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.ranks.channel import MemoryChannel
 from weightstore.receiver.ranks.leader import Leader
+from weightstore.receiver.version_source import VersionSource
+from weightstore.testing.faults import Call, Fault, LossyBlobs
 from weightstore.testing.rank_lab import RANK_SCHEMA, RANK_SETTINGS, RankLab, ranks_of, split
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import ReceiverLab
+
+CALL_COUNT_MAX = 100
 
 
 @pytest.mark.parametrize("how", ["rows", "columns", "whole", "copies"])
@@ -343,6 +348,42 @@ def test_an_order_that_did_not_arrive_is_not_waited_for() -> None:
     engine.refit(2)
     assert engine.all_hold(2)
     assert engine.clock.slept_s < RANK_SETTINGS.answer_timeout_s
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_store_that_is_away_for_the_leader_closes_no_gate(*, is_staged: bool) -> None:
+    """Whichever call of the leader fails, and however often it tries."""
+    failing: list[str] = []
+    lab = ReceiverLab.with_versions(RANK_SCHEMA, 3, share=0.2)
+    for number in range(CALL_COUNT_MAX):
+        engine = RankLab(lab, split(RANK_SCHEMA, 2, "rows"))
+        engine.refit(1)
+        store, settings = engine.lab.blobs, engine.lab.source.settings
+        blobs = LossyBlobs(store, lambda call, at=number: _away_from(call, at))  # type: ignore[misc]
+        if is_staged:
+            engine.drive(engine.leader.staging(2))
+        engine_id = engine.leader.engine_id
+        source = VersionSource(blobs, Log(blobs, settings.limits), settings)
+        engine.leader._source = engine.leader._sums._source = source
+        try:
+            engine.refit(3)
+        except StorageFailedError as error:
+            failing.append(error.message)
+        else:
+            assert engine.all_hold(3)
+            break
+        with pytest.raises(StorageFailedError):
+            engine.refit(3)
+        assert engine.served() == {0: 1, 1: 1}
+        engine.leader._source = engine.leader._sums._source = engine.lab.source
+        engine.refit(3)
+        assert engine.all_hold(3)
+        assert engine.leader.engine_id == engine_id
+    assert {message.split()[1].split("/")[0] for message in failing} >= {"log", "manifests"}
+
+
+def _away_from(call: Call, number: int) -> Fault | None:
+    return Fault.UNAVAILABLE if call.index >= number else None
 
 
 @pytest.mark.parametrize("yield_count", range(1, 12))
