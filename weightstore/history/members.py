@@ -27,8 +27,8 @@ class MemberList:
     Attributes:
         members: Sorted by id.
         unreadable: Keys of objects that are no member, or damaged.
-        unread: Keys of objects that the storage did not give, and the first one beyond the bound:
-            what nobody has looked at may be a member.
+        unread: Keys of objects that the storage did not give, the first one beyond the bound, and
+            the folder if it cannot be listed: what nobody has looked at may be a member.
     """
 
     members: tuple[Member, ...]
@@ -102,8 +102,8 @@ def list_members(blobs: BlobStore, limits: Limits) -> MemberList:
                 unread.append(info.key)
         unread += (info.key for info in islice(listed, 1))
     except CorruptError:
-        # Something else stands where the folder should be.
-        unreadable.append(RECEIVERS_PREFIX)
+        # Something else stands where the folder should be: nobody knows who is listed.
+        unread.append(RECEIVERS_PREFIX)
     return MemberList(
         tuple(sorted(members, key=lambda each: each.member_id)),
         tuple(sorted(unreadable)),

@@ -102,6 +102,7 @@ class ServingGate:
         self._admission_count = 0
         self._overrun_count = 0
         self._drain_reasons: list[str] = []
+        self._hold_reasons: list[str] = []
         self._view: TailView | None = None
         self._process = process_id()
 
@@ -237,6 +238,18 @@ class ServingGate:
             self._ref = ref
             self._changed.notify_all()
 
+    def hold(self, reason: str) -> None:
+        """Stop serving at once, whatever opens the gate, until it is released."""
+        with self._owned():
+            self._hold_reasons.append(reason)
+        self.shut(reason)
+
+    def release(self) -> None:
+        """Take back the oldest `hold`."""
+        with self._owned():
+            self._hold_reasons.pop(0)
+            self._changed.notify_all()
+
     def hear(self, view: TailView) -> None:
         """Note a look at the tail of the log, of any thread."""
         with self._owned():
@@ -269,6 +282,8 @@ class ServingGate:
 
     def _refused(self, wanted: Wanted) -> str:
         ref = self._ref
+        if self._hold_reasons:
+            return f"no version may be served: {self._hold_reasons[0]}"
         if ref is None:
             return f"no version may be served: {self._closed_because}"
         version, view = ref.version, self._view

@@ -316,7 +316,10 @@ class Receiver:
         return self._refits.adopt(selector)
 
     def invalidate(self, reason: str = "somebody else wrote the weights") -> None:
-        """Give up what is known: called by whatever writes weights behind the receiver."""
+        """Give up what is known: called by whatever writes weights behind the receiver.
+
+        Nothing is served from the call on, until a refit after it. Waits for what is under way.
+        """
         self._refits.invalidate(arguments.text(reason, "reason"))
 
     def verify(self, *, tensors: Sequence[str] | None = None) -> LiveCheck:

@@ -195,10 +195,14 @@ class Refits:
 
     def invalidate(self, reason: str) -> None:
         """As `Receiver.invalidate`."""
-        # At once: what the lock is held for may take minutes, and others serve meanwhile.
-        self._gate.shut(reason)
-        with self.owned():
-            self._weights.soil(reason)
+        # At once: what the lock is held for may take minutes, and must not serve them meanwhile,
+        # whoever opens the gate at its end.
+        self._gate.hold(reason)
+        try:
+            with self.owned():
+                self._weights.soil(reason)
+        finally:
+            self._gate.release()
 
     def check(self, tensors: Sequence[str] | None) -> LiveCheck:
         """As `Receiver.check`."""

@@ -1,4 +1,8 @@
-"""The lock of an open file, which the kernel lets go with the process that holds it."""
+"""The lock of an open file, which the kernel lets go with the last process that has it open.
+
+So a forked child that lives on keeps what a parent held that was killed: the next one is told that
+it is busy, which errs on the safe side.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from weightstore.errors import (
 from weightstore.storage.durable import SYSCALLS, Syscalls, replace_durably, storage_error
 from weightstore.storage.file_lock import try_lock_by_name, unlock
 from weightstore.storage.machine import process_id
-from weightstore.storage.plain_file import open_plain_file
+from weightstore.storage.plain_file import clear_name, open_plain_file
 from weightstore.storage.unfinished import write_all
 
 LOCK_NAME = "lock"
@@ -228,8 +228,7 @@ class LinkedFolder:
         making = f"{name}.new"
         try:
             with _opened(self.place, _OWN_FOLDER) as place:
-                with suppress(FileNotFoundError):
-                    self._syscalls.unlink(making, place)
+                clear_name(making, place, self._syscalls)
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE
                 file = self._syscalls.open(making, flags, 0o644, place)
                 try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from weightstore.errors import NotStagedError, StorageFailedError
-from weightstore.format.keys import member_key
+from weightstore.errors import CorruptObjectError, NotStagedError, StorageFailedError
+from weightstore.format.keys import RECEIVERS_PREFIX, member_key
 from weightstore.settings import Limits
-from weightstore.storage.blobs import BlobStore
+from weightstore.storage.blobs import BlobInfo, BlobStore
 from weightstore.testing.activation_lab import POLL_S, STALENESS_S, TIMEOUT_S, WaitedFleet
 from weightstore.testing.faults import RecordingBlobs
 
@@ -77,3 +79,22 @@ def test_a_wait_for_all_goes_on_while_somebody_could_not_be_asked(fleet: WaitedF
     blobs.keys.clear()
     applied = fleet.wait(activated)
     assert (applied.listed_count, applied.unread, applied.waited_s) == (3, (), 0)
+
+
+class Unlisted(RecordingBlobs):
+    """Has something else where the folder of the members should be."""
+
+    def list(self, prefix: str, /) -> Iterator[BlobInfo]:
+        if prefix == RECEIVERS_PREFIX:
+            raise CorruptObjectError("receivers is no folder")
+        return super().list(prefix)
+
+
+def test_where_nobody_can_be_listed_not_all_are_staged(fleet: WaitedFleet) -> None:
+    store = fleet.handle("deaf", Unlisted(fleet.inner))
+    with pytest.raises(NotStagedError, match="not read: receivers/"):
+        fleet.activate(4, store=store, require_staged=True)
+    assert fleet.records_in_log() == []
+    activated = fleet.activate(4, store=store)
+    fleet.store = store
+    assert fleet.wait(activated).unread == (RECEIVERS_PREFIX,)

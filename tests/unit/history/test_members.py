@@ -134,7 +134,7 @@ def test_links_and_folders_on_a_disk_are_no_members(tmp_path: Path) -> None:
     assert [each.member_id for each in list_members(blobs, Limits()).members] == [member_id(1)]
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    assert list_members(blobs, Limits()) == MemberList((), (RECEIVERS_PREFIX,))
+    assert list_members(blobs, Limits()) == MemberList((), (), (RECEIVERS_PREFIX,))
 
 
 def test_a_member_is_silent_when_its_counter_stands_still() -> None:

@@ -19,6 +19,7 @@ from weightstore.receiver.reports import RefitReport, Report
 from weightstore.testing.faults import Call, Method
 from weightstore.testing.fleet_lab import ACTIVE, LATEST, FleetLab, Rollout
 from weightstore.testing.receiver_lab import ReceiverLab
+from weightstore.testing.waiting import wait_until
 
 WAIT_S = 30
 SCHEMA = Schema.build(
@@ -55,13 +56,6 @@ def in_thread(action: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=action, daemon=True)  # a failed test leaves it behind
     thread.start()
     return thread
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    clock = SystemClock()
-    deadline_s = clock.monotonic_s() + WAIT_S
-    while not condition():
-        assert clock.monotonic_s() < deadline_s
 
 
 def is_subsequence(part: list[int], whole: list[int]) -> bool:

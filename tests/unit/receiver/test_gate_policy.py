@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from weightstore.clock import SystemClock
 from weightstore.errors import NotReadyError
 from weightstore.ids import Sha256, Slot, VersionId
 from weightstore.receiver.gate import ServingGate, Wanted
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.serve_policy import Mode, ServePolicy, TailView
 from weightstore.testing.virtual_time import VirtualClock
+from weightstore.testing.waiting import wait_until
 
 STALENESS_S = 2.0
 
 
 def ref(version: int) -> VersionRef:
     return VersionRef(VersionId(version), Sha256(f"{version:064x}"))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    clock = SystemClock()
-    deadline_s = clock.monotonic_s() + 10
-    while not condition():
-        assert clock.monotonic_s() < deadline_s
 
 
 class Story:

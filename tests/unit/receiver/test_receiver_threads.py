@@ -19,6 +19,7 @@ from weightstore.errors import (
 from weightstore.layout.schema import Schema
 from weightstore.receiver.host_live import place_arrays
 from weightstore.receiver.live_state import (
+    Dirty,
     Ready,
     VersionRef,
     Way,
@@ -28,6 +29,7 @@ from weightstore.receiver.placement import Placement
 from weightstore.receiver.reports import Report
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, FusedStorage, ReceiverLab
+from weightstore.testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -220,3 +222,24 @@ def test_a_memory_that_drops_writes_is_found_at_apply(
     assert isinstance(expected, int)
     assert isinstance(found, int)
     assert found < expected
+
+
+def test_what_is_invalidated_under_a_change_is_served_by_nobody(lab: ReceiverLab) -> None:
+    """Whoever changes the weights opens the gate at the end, and may not know of it."""
+    receiver, _ = lab.host_receiver(at=1)
+    held = VersionRef.of(lab.versions.records[0])
+    with receiver.exclusive():
+        gives_up = threading.Thread(target=receiver.invalidate, args=("others write",), daemon=True)
+        gives_up.start()
+        wait_until(lambda: "others write" in receiver.status().why_not)
+        receiver._gate.open(held)
+        with pytest.raises(NotReadyError, match="others write"), receiver.serving():
+            pytest.fail("foreign bits are served")
+        assert gives_up.is_alive()
+    gives_up.join(10)
+    assert isinstance(receiver.live, Dirty)
+    with pytest.raises(NotReadyError, match="others write"), receiver.serving():
+        pytest.fail("foreign bits are served")
+    receiver.refit(2)
+    with receiver.serving() as version:
+        assert version == 2

@@ -6,11 +6,14 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from weightstore.storage.plain_file import open_plain_file
+from weightstore.storage.durable import SYSCALLS
+from weightstore.storage.plain_file import clear_name, open_plain_file
 
 
 def open_count() -> int:
@@ -65,3 +68,33 @@ def test_nothing_stays_open_where_the_system_cannot_say_what_it_is(
         with pytest.raises(OSError, match="it failed"):
             open_plain_file("f", folder)
     assert open_count() == before
+
+
+@pytest.mark.parametrize("kind", ["nothing", "file", "link", "folder"])
+def test_whatever_has_a_name_gives_way(tmp_path: Path, folder: int, kind: str) -> None:
+    path, kept = tmp_path / "name", tmp_path / "kept"
+    kept.mkdir()
+    (kept / "inside").write_bytes(b"bytes")
+    match kind:
+        case "file":
+            path.write_bytes(b"bytes")
+        case "link":
+            path.symlink_to(kept)
+        case "folder":
+            (path / "deep").mkdir(parents=True)
+            (path / "deep" / "link").symlink_to(kept)
+        case _:
+            assert kind == "nothing"
+    clear_name("name", folder, SYSCALLS)
+    assert not os.path.lexists(path)
+    assert (kept / "inside").read_bytes() == b"bytes"
+
+
+def test_what_cannot_be_removed_is_an_error(tmp_path: Path, folder: int) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    (tmp_path / "name").mkdir()
+    with pytest.raises(OSError, match="Read-only"):
+        clear_name("name", folder, replace(SYSCALLS, unlink=refused))
+    assert (tmp_path / "name").is_dir()

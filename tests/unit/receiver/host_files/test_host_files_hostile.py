@@ -148,3 +148,14 @@ def test_a_forked_child_does_not_write_beside_its_parent(
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert files.refit(2).way is Way.CHANGE
         files.verify()
+
+
+def test_a_folder_in_the_place_of_a_file_that_is_being_made_gives_way(
+    store: WeightStore, tmp_path: Path
+) -> None:
+    with store.host_files(tmp_path / "live") as files:
+        files.refit(1)
+        for name in ("state.new", f"{JOURNAL_NAME}.new"):
+            (tmp_path / ".live.weightstore" / name / "deep").mkdir(parents=True)
+        files.refit(2)
+        files.verify()
