@@ -261,7 +261,8 @@ class Refits:
         if isinstance(staged, Ready) and self._stages(record.version):
             return staged
         membership = self.membership
-        if membership is not None and isinstance(staged, Ready):
+        if membership is not None:
+            # Also of what is live by now: the claim of it is true only until the next apply.
             membership.withdraw()
         ready = self._weights.stage(record, tally)
         self._staging = (ready, tally)

@@ -141,6 +141,25 @@ def test_nothing_is_dropped_whose_claim_cannot_be_taken_back(fleet: FleetLab) ->
     assert fleet.staged_of(rollout) == 4
 
 
+def test_what_was_claimed_and_applied_is_not_left_before_the_claim_is_taken_back(
+    fleet: FleetLab,
+) -> None:
+    """The object goes on to say that version 4 is staged, and whoever activates it counts that."""
+    rollout = active_at(fleet, 2)
+    rollout.steps()
+    assert fleet.staged_of(rollout) == 4
+    rollout.blobs.refuse_writes(Method.OVERWRITE, Method.DELETE)
+    rollout.receiver.apply()
+    for leaves in (rollout.receiver.stage, rollout.receiver.refit):
+        with pytest.raises(StorageFailedError):
+            leaves(3)
+    assert rollout.receiver.version == 4
+    rollout.blobs.mend()
+    rollout.receiver.refit(3)
+    assert rollout.receiver.version == 3
+    assert fleet.staged_of(rollout) is None
+
+
 def test_who_cannot_write_is_not_listed_and_follows_all_the_same(fleet: FleetLab) -> None:
     fleet.activate(2)
     rollout = fleet.rollout()

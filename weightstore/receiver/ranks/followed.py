@@ -108,7 +108,7 @@ class FollowedEngine:
     def stage(self, selector: int | str, /) -> VersionRef:
         """Make a version ready on every rank."""
         membership = self.membership
-        if membership is not None and self._leader.staged is not None:
+        if membership is not None:
             membership.withdraw()
         with self._busy():
             return self._leader.stage(selector)
@@ -117,7 +117,7 @@ class FollowedEngine:
         """Bring a version to every rank, between two engine steps."""
         del at  # requests are the scheduler's, which sits above the ranks
         membership, staged = self.membership, self._leader.staged
-        if membership is not None and staged is not None and staged.version != selector:
+        if membership is not None and (staged is None or staged.version != selector):
             membership.withdraw()
         with self._busy():
             report = self._leader.refit(selector)
