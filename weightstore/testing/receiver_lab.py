@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self
@@ -13,7 +13,7 @@ import numpy as np
 from weightstore.codec.blocked import BlockedChange
 from weightstore.codec.lanes import Units
 from weightstore.codec.piece import ValueCoding
-from weightstore.errors import NotReadyError
+from weightstore.errors import NotReadyError, WeightStoreError
 from weightstore.layout.boxes import Box
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import HostTensor
@@ -245,3 +245,16 @@ def every_cut(run: Callable[[], None], fuse: Fuse, way: str) -> int:
         if fuse.left is not None and fuse.left >= 0:
             return number
     raise AssertionError
+
+
+def kinds_listed(error: WeightStoreError, kinds: Collection[str]) -> set[str]:
+    """Which kinds of problem an error lists, each by how it begins; all it lists is also said.
+
+    Raises:
+        AssertionError: the message leaves out something that the facts list.
+    """
+    problems = error.facts["problems"]
+    assert isinstance(problems, tuple)
+    listed = [str(one) for one in problems]
+    assert all(one in str(error) for one in listed)
+    return {kind for kind in kinds for one in listed if one.startswith(kind)}
