@@ -6,7 +6,7 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -50,8 +50,9 @@ class Removed(enum.Enum):
 @contextmanager
 def without(step: Removed) -> Iterator[None]:
     """Let the product run without a safety step inside this block."""
-    target, name, stand_in = _STAND_INS[step]
-    with patch.object(target, name, stand_in):
+    with ExitStack() as stack:
+        for target, name, stand_in in _STAND_INS[step]:
+            stack.enter_context(patch.object(target, name, stand_in))
         yield
 
 
@@ -123,6 +124,14 @@ def _early(self: Receiver) -> Standing:
     return replace(said, staged=staged.target) if isinstance(staged, Building) else said
 
 
+_withdraw = Membership.withdraw
+
+
+def _withdraw_for_now(self: Membership) -> None:
+    _withdraw(self)
+    self.stand_by()
+
+
 def _nothing(self: Membership) -> None:
     del self
 
@@ -153,19 +162,23 @@ def _always(*_: object) -> bool:
     return True
 
 
-_STAND_INS: dict[Removed, tuple[Any, str, Callable[..., object]]] = {
-    Removed.POLICY: (ServePolicy, "refusal", _everything),
-    Removed.STALENESS: (ServePolicy, "_inactive", _for_ever),
-    Removed.READ_TIME: (VersionSource, "look", _look_then_clock),
-    Removed.CLOSED_GATE: (ServingGate, "close", _stay_open),
-    Removed.STOPPED_BLOCK: (ServingGate, "close", _close_silently),
-    Removed.DRAINED: (ServingGate, "drained", _wait_for_none),
-    Removed.ABSOLUTE_REDO: (HostStorage, "scatter", _xor),
-    Removed.STAGED_CLAIM: (Receiver, "_standing", _early),
-    Removed.WITHDRAWAL: (Membership, "withdraw", _nothing),
-    Removed.CLOSED_RANK: (RankWork, "_move", _keep_open),
-    Removed.ALL_APPLIED: (RankWork, "_apply", _apply_and_open),
-    Removed.STAGED_COUNT: (activation, "has_staged", _always),
+_STAND_INS: dict[Removed, tuple[tuple[Any, str, Callable[..., object]], ...]] = {
+    Removed.POLICY: ((ServePolicy, "refusal", _everything),),
+    Removed.STALENESS: ((ServePolicy, "_inactive", _for_ever),),
+    Removed.READ_TIME: ((VersionSource, "look", _look_then_clock),),
+    Removed.CLOSED_GATE: ((ServingGate, "close", _stay_open),),
+    Removed.STOPPED_BLOCK: ((ServingGate, "close", _close_silently),),
+    Removed.DRAINED: ((ServingGate, "drained", _wait_for_none),),
+    Removed.ABSOLUTE_REDO: ((HostStorage, "scatter", _xor),),
+    # Both of these keep a version from being claimed while it is built.
+    Removed.STAGED_CLAIM: (
+        (Receiver, "_standing", _early),
+        (Membership, "withdraw", _withdraw_for_now),
+    ),
+    Removed.WITHDRAWAL: ((Membership, "withdraw", _nothing),),
+    Removed.CLOSED_RANK: ((RankWork, "_move", _keep_open),),
+    Removed.ALL_APPLIED: ((RankWork, "_apply", _apply_and_open),),
+    Removed.STAGED_COUNT: ((activation, "has_staged", _always),),
 }
 
 _WEATHER: dict[Removed, Callable[[Weather], Weather]] = {
