@@ -34,11 +34,13 @@ EVERYTHING = (
     "repeated",
     "requests",
     "retires",
+    "rewinds",
     "served",
     "short_listing",
     "slow_answer",
     "stall",
     "unavailable",
+    "waits",
 )
 SELDOM = ("agent_distrusted", "agent_killed", "fenced", "wrong_segments")
 

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from weightstore import arguments
 from weightstore.errors import Fact, NotReadyError
+from weightstore.format.canonical import MAX_INTEGER
 from weightstore.ids import VersionId
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.serve_policy import CONTROLLER, Mode, ServePolicy, TailView
@@ -61,6 +63,19 @@ class Wanted:
     exact: int | None = None
     at_least: int | None = None
     max_lag: int | None = None
+
+    @classmethod
+    def of(cls, exact: int | None, at_least: int | None, max_lag: int | None) -> Wanted:
+        """What a caller asks for.
+
+        Raises:
+            InputRefusedError: something is no whole number from 0.
+        """
+        return cls(
+            exact=_version_or_none(exact, "exact"),
+            at_least=_version_or_none(at_least, "min"),
+            max_lag=_version_or_none(max_lag, "max_lag"),
+        )
 
     def refusal(self, version: VersionId, newest: VersionId) -> str:
         """Why a version will not do; empty where it will."""
@@ -312,3 +327,7 @@ class ServingGate:
             "newest": self._view.newest if self._view else None,
             "active": self._view.active if self._view else None,
         }
+
+
+def _version_or_none(value: int | None, what: str) -> int | None:
+    return None if value is None else arguments.whole(value, what, least=0, most=MAX_INTEGER)

@@ -9,7 +9,6 @@ from typing import get_args
 from weightstore import arguments
 from weightstore.clock import Clock, Entropy, SystemEntropy
 from weightstore.codec.codec import PieceCodec
-from weightstore.format.canonical import MAX_INTEGER
 from weightstore.ids import VersionId
 from weightstore.layout.schema import Schema
 from weightstore.receiver.feeds import feed_of
@@ -22,7 +21,12 @@ from weightstore.receiver.membership import Membership, Standing
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.pool import Pool
 from weightstore.receiver.receiver_settings import ReceiverSettings
-from weightstore.receiver.receiver_status import ReceiverStatus, ReportCallback, make_status
+from weightstore.receiver.receiver_status import (
+    ReceiverStatus,
+    ReportCallback,
+    Reporter,
+    make_status,
+)
 from weightstore.receiver.refits import At, Refits
 from weightstore.receiver.reports import RefitReport
 from weightstore.receiver.serve_policy import TailView
@@ -108,6 +112,11 @@ class Receiver:
         """Where the tensors live."""
         return self._weights.placement
 
+    @property
+    def reporter(self) -> Reporter:
+        """Told of each refit; for one that takes an apply apart, as `exclusive`."""
+        return self._refits.reporter
+
     def status(self) -> ReceiverStatus:
         """Everything that is known of the receiver now; waits for nothing."""
         # In this order: a version goes from staged to live, and must not be missed in between.
@@ -144,7 +153,7 @@ class Receiver:
                 were changed inside: then what was computed must be thrown away.
             StoreClosedError: this is a forked child, as everywhere; the receiver is its parent's.
         """
-        with self._gate.serving(_wanted(exact, min, max_lag)) as version:
+        with self._gate.serving(Wanted.of(exact, min, max_lag)) as version:
             yield version
 
     @contextmanager
@@ -172,7 +181,7 @@ class Receiver:
         Raises:
             InputRefusedError, NotReadyError: as `serving`; or a refit waits.
         """
-        with self._gate.admitted(_wanted(exact, min, max_lag)) as sample:
+        with self._gate.admitted(Wanted.of(exact, min, max_lag)) as sample:
             yield sample
 
     @contextmanager
@@ -383,15 +392,3 @@ class Receiver:
             applied_bytes=totals.applied_bytes,
             last_pause_us=round(1e6 * totals.last_pause_s),
         )
-
-
-def _wanted(exact: int | None, at_least: int | None, max_lag: int | None) -> Wanted:
-    return Wanted(
-        exact=_version_or_none(exact, "exact"),
-        at_least=_version_or_none(at_least, "min"),
-        max_lag=_version_or_none(max_lag, "max_lag"),
-    )
-
-
-def _version_or_none(value: int | None, what: str) -> int | None:
-    return None if value is None else arguments.whole(value, what, least=0, most=MAX_INTEGER)

@@ -127,16 +127,20 @@ class Reporter:
         finally:
             self._phases = self._phases[:-1]
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: Report, *, done_level: int = logging.INFO) -> None:
         """Count, log and pass on the report of a refit.
 
         A callback that raises is logged: the refit has happened, whatever is made of its report.
+
+        Args:
+            report: Of the refit.
+            done_level: At which one is logged that is done.
         """
         with self._lock:
             self.totals = self.totals.with_report(report)
             self.last_report = report
             callbacks = self._callbacks
-        _log(report)
+        _log(report, done_level)
         for callback in callbacks:
             try:
                 callback(report)
@@ -196,9 +200,10 @@ def make_status(
     )
 
 
-def _log(report: Report) -> None:
+def _log(report: Report, done_level: int) -> None:
     if isinstance(report, RefitReport):
-        LOGGER.info(
+        LOGGER.log(
+            done_level,
             "version %s -> %s by %s%s, pause %.1f ms, %d bytes read, %d written%s",
             report.base,
             report.target,

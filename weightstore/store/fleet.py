@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from weightstore.clock import Clock
 from weightstore.errors import BlobNotFoundError, ReceiverNotFoundError, WeightStoreError
@@ -11,7 +12,7 @@ from weightstore.format.member import Member
 from weightstore.history.activation import Activated, Applied, absent, activate, wait_applied
 from weightstore.history.commit import LogWriter
 from weightstore.history.members import SilenceWatch
-from weightstore.ids import VersionId
+from weightstore.ids import Slot, VersionId
 from weightstore.settings import Settings
 from weightstore.storage.blobs import BlobStore
 from weightstore.store.views import Activation, ReceiverInfo
@@ -86,6 +87,20 @@ def forget_receiver(blobs: BlobStore, member_id: str) -> None:
     blobs.delete(key)
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a put has reached that waited for its version to be active.
+
+    Attributes:
+        slot: Of the activation; from then on no listed receiver of the mode `active` begins to
+            serve by an older one. None where it is not known whether the version is active.
+        missed: What was not reached, in words; empty where all was.
+    """
+
+    slot: Slot | None
+    missed: str
+
+
 def activate_committed(
     open_writer: Callable[[], LogWriter],
     blobs: BlobStore,
@@ -94,21 +109,22 @@ def activate_committed(
     clock: Clock,
     settings: Settings,
     watch: SilenceWatch,
-) -> str:
+) -> Settled:
     """Activate a version that a put has committed, and wait until nobody serves another.
 
     After a crash: as `activate`.
 
     Returns:
-        What was not reached, in words; empty where all was. The put has succeeded whatever
-        happens here, so nothing here is an error.
+        What was reached. The put has succeeded whatever happens here, so nothing is an error.
     """
     try:
         writer = open_writer()
         active = writer.log.tail().now.active
         if active is not None and active.version > version:
             # A repeated put of an old step must not lead the fleet back.
-            return f"version {version} is not activated: version {active.version} is active"
+            return Settled(
+                None, f"version {version} is not activated: version {active.version} is active"
+            )
         activated = activate(
             writer,
             blobs,
@@ -128,11 +144,12 @@ def activate_committed(
             poll_s=settings.activate_poll_s,
         )
     except WeightStoreError as error:
-        return (
+        return Settled(
+            None,
             f"version {version} is committed; whether it is active is not known:"
-            f" {error.message}. Call `store.activate({version})`"
+            f" {error.message}. Call `store.activate({version})`",
         )
-    return _not_applied(activated, applied)
+    return Settled(activated.slot, _not_applied(activated, applied))
 
 
 def _not_applied(activated: Activated, applied: Applied) -> str:

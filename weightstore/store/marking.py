@@ -129,7 +129,7 @@ class StoreMarker(EngineReader):
 
     def _activate_committed(self, version: VersionId) -> None:
         """Activate what a put has committed; warn its caller of what was not reached."""
-        missed = fleet.activate_committed(
+        settled = fleet.activate_committed(
             self._writer,
             self._blobs,
             version,
@@ -137,8 +137,8 @@ class StoreMarker(EngineReader):
             settings=self._settings,
             watch=self._silence,
         )
-        if missed:
-            warnings.warn(missed, UserWarning, stacklevel=3)
+        if settled.missed:
+            warnings.warn(settled.missed, UserWarning, stacklevel=3)
 
     def _writer(self) -> LogWriter:
         self._refuse_closed()

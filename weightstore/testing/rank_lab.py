@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -16,17 +17,27 @@ from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Alias, Schema
 from weightstore.layout.tensors import HostTensor, TensorSpec, Units
 from weightstore.receiver.host_live import place_arrays
-from weightstore.receiver.live_state import Empty
+from weightstore.receiver.live_state import Empty, VersionRef
 from weightstore.receiver.placement import Placement
 from weightstore.receiver.ranks.attach import make_rank
 from weightstore.receiver.ranks.channel import MemoryChannel, RankChannel
 from weightstore.receiver.ranks.engine_rank import EngineRank
 from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.leader import Leader
+from weightstore.receiver.ranks.messages import Part, Tables, Work
+from weightstore.receiver.ranks.rank_work import RankWork
 from weightstore.receiver.ranks.roll_call import T, Waiting
 from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_settings import ReceiverSettings
-from weightstore.testing.receiver_lab import Bits, Fuse, FusedStorage, ReceiverLab
+from weightstore.receiver.reports import Report
+from weightstore.testing.receiver_lab import (
+    SMALL_LAUNCHES,
+    Bits,
+    Cut,
+    Fuse,
+    FusedStorage,
+    ReceiverLab,
+)
 from weightstore.testing.virtual_time import SeededEntropy, VirtualClock
 
 Share = Mapping[str, Box]
@@ -51,6 +62,9 @@ RANK_SCHEMA = Schema.build(
     aliases=[Alias("tied", "a")],
 )
 """What can be cut, what cannot, and a tied name."""
+ONE_RANK_SCHEMA = Schema.build(
+    [TensorSpec("a", DType.BF16, (12, 10)), TensorSpec("b", DType.F32, (9,))]
+)
 
 
 def split(schema: Schema, rank_count: int, how: str) -> tuple[Share, ...]:
@@ -260,6 +274,78 @@ class RankLab:
                 assert is_empty or self.holds(rank, version), (
                     f"version {version} is served, rank {number} holds something else"
                 )
+
+
+RANK_PARTS = (Part.STAGE, Part.CLOSE, Part.APPLY, Part.RESUME, Part.OPEN)
+"""Of a round, in their order."""
+
+
+class OneRank:
+    """One rank of an engine on a store with three versions, asked part by part.
+
+    Attributes:
+        lab: The store.
+        receiver: Of its weights.
+        arrays: Its weights.
+        work: What is asked.
+        told: Reports so far.
+        refs: The versions.
+    """
+
+    def __init__(self) -> None:
+        self.lab = ReceiverLab.with_versions(ONE_RANK_SCHEMA, 3, share=0.2)
+        self.receiver: Receiver
+        self.arrays: Bits
+        self.receiver, self.arrays = self.lab.host_receiver(SMALL_LAUNCHES)
+        self.work = RankWork(
+            self.receiver.exclusive,
+            self.lab.source,
+            self.lab.versions.store.clock,
+            self.receiver.reporter,
+            self.receiver.poll,
+        )
+        self.told: list[Report] = []
+        self.receiver.on_report(self.told.append)
+        self.refs = [VersionRef.of(record) for record in self.lab.versions.records]
+
+    def do(self, part: Part, version: int, *, base: int | None = None) -> Tables:
+        """Ask for a part of the round to a version; its reports are told."""
+        held = None if base is None else self.refs[base - 1]
+        try:
+            return self.work.do(part, self.refs[version - 1], held, "a reason")
+        finally:
+            self.work.tell()
+
+    def attach(self) -> Tables:
+        """Attach anew; reports are told."""
+        try:
+            return self.work.attach()
+        finally:
+            self.work.tell()
+
+    def round(self, version: int) -> None:
+        """Go through all parts."""
+        for part in RANK_PARTS:
+            self.do(part, version)
+
+    def cut(self, version: int) -> None:
+        """Go as far as the first write, which is interrupted."""
+        self.do(Part.STAGE, version)
+        self.do(Part.CLOSE, version)
+        self.lab.fuse.set(1)
+        with suppress(Cut):
+            self.do(Part.APPLY, version)
+        self.lab.fuse.set(None)
+
+    def done(self) -> Work:
+        """What was done in the last round."""
+        found = self.work.work()
+        assert found is not None
+        return found
+
+    def is_open(self) -> bool:
+        """Whether the rank serves."""
+        return self.receiver.status().is_ready
 
 
 def ranks_of(

@@ -28,6 +28,7 @@ from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.store import WeightStore
 from weightstore.testing.agent_lab import AgentLab, with_agent
 from weightstore.testing.fleet_lab import FleetLab
+from weightstore.testing.rank_lab import RankLab, ranks_of
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import ReceiverLab
 from weightstore.testing.store_lab import LAB_SETTINGS
@@ -173,6 +174,39 @@ def test_what_belongs_to_the_parent_is_refused(parent: Parent, name: str) -> Non
             REFUSED[name](parent)
 
     with parent.locks():
+        in_child(ask)
+
+
+RANK_ASKS: dict[str, Callable[[RankLab], object]] = {
+    "attach": lambda ranks: ranks.leader.attach(),
+    "stage": lambda ranks: ranks.leader.stage(2),
+    "apply": lambda ranks: ranks.leader.apply(),
+    "refitting": lambda ranks: next(ranks.leader.refitting(2)),
+    "refit": lambda ranks: ranks.leader.refit(2),
+    "step": lambda ranks: ranks.ranks[1].engine.step(),
+    "serve_rounds": lambda ranks: ranks.ranks[1].engine.serve_rounds(threading.Event()),
+    "follow": lambda ranks: ranks.ranks[0].engine.follow(),
+    "serving": lambda ranks: enter(ranks.ranks[1].engine.serving()),
+    "status": lambda ranks: ranks.ranks[1].engine.status(),
+    "on_report": lambda ranks: ranks.ranks[1].engine.on_report(lambda _: None),
+    "verify": lambda ranks: ranks.ranks[1].engine.verify(),
+}
+
+
+@pytest.mark.parametrize("name", RANK_ASKS)
+def test_an_engine_is_its_parents(name: str) -> None:
+    engine = ranks_of(2)
+    engine.drive(engine.leader.staging(2))
+    before, slept_s = list(engine.channel.keys("")), engine.clock.slept_s
+
+    def ask() -> None:
+        with pytest.raises(StoreClosedError, match="forked child"):
+            RANK_ASKS[name](engine)
+        assert list(engine.channel.keys("")) == before
+        assert engine.clock.slept_s == slept_s
+
+    locks = [rank.receiver._refits.lock for rank in engine.ranks.values()]
+    with held(engine.leader._lock, *locks):
         in_child(ask)
 
 

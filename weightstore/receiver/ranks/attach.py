@@ -108,7 +108,7 @@ def make_rank(
 
     return EngineRank(
         receiver,
-        RankWork(receiver.exclusive, source, clock),
+        RankWork(receiver.exclusive, source, clock, receiver.reporter, receiver.poll),
         channel,
         rank=rank,
         rank_count=rank_count,

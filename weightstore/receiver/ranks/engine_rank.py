@@ -19,9 +19,9 @@ from weightstore.errors import (
     CorruptError,
     CorruptObjectError,
     InputRefusedError,
+    StoreClosedError,
     UnavailableError,
     UnknownOutcomeError,
-    WeightStoreError,
 )
 from weightstore.ids import VersionId
 from weightstore.receiver.follower import STOP_TIMEOUT_S, Follower
@@ -43,21 +43,22 @@ from weightstore.receiver.ranks.messages import (
     NO_TABLES,
     Answer,
     Engine,
-    Failure,
     Order,
     Part,
     counts_of,
     decode,
     encode,
+    failure_of,
     ref_of,
-    text_of,
     version_text,
 )
 from weightstore.receiver.ranks.newest import newest_generation
 from weightstore.receiver.ranks.rank_work import RankWork
+from weightstore.receiver.ranks.stepping import OWN_ENGINE, stepping
 from weightstore.receiver.receiver import Receiver
-from weightstore.receiver.receiver_status import ReceiverStatus
+from weightstore.receiver.receiver_status import ReceiverStatus, ReportCallback
 from weightstore.receiver.serve_policy import Mode, TailView
+from weightstore.storage import machine
 
 
 class Stop(Protocol):
@@ -114,6 +115,7 @@ class EngineRank:
         self._turn = 0
         self._answer: tuple[str, bytes] | None = None
         self._failed_count = 0
+        self._own_process = machine.process_id()
         if leader is not None:
             leader.own_step = self.step
 
@@ -134,6 +136,11 @@ class EngineRank:
     def generation(self) -> int:
         """Number of the engine that this rank follows; 0 before the first."""
         return self._generation
+
+    @property
+    def engine_id(self) -> str | None:
+        """Of the engine that this rank follows; None before the first."""
+        return self._engine.engine_id if self._engine else None
 
     @property
     def live(self) -> Live:
@@ -160,11 +167,22 @@ class EngineRank:
         return self._receiver.serving(exact=exact, min=min, max_lag=max_lag)
 
     def status(self) -> ReceiverStatus:
-        """What is known of this rank now; waits for nothing.
+        """What is known of this rank now, with the sums of its own part of each refit.
 
-        Sums and the last report stay empty: what a refit did on all ranks is in the leader's.
+        Waits for nothing. What a refit did on all ranks is in the leader's report.
         """
         return self._receiver.status()
+
+    def on_report(self, callback: ReportCallback) -> None:
+        """Call a function with the report of this rank's part of each refit, done or failed.
+
+        It is told after the rank has answered, in the thread that calls `step`. The pause is from
+        the closing of this rank's gate to its opening, or to the failure. A refit that was given
+        up after this gate was closed is a failure here too (`RankFailedError`), told when the rank
+        is asked for the next. What the function raises is logged and changes nothing; it must not
+        ask the engine for anything.
+        """
+        self._receiver.on_report(callback)
 
     def on_applied(self, callback: Callback) -> None:
         """Call a function after each change of version, when every rank has applied it."""
@@ -190,7 +208,9 @@ class EngineRank:
 
         Raises:
             InputRefusedError: this is another rank, or the engine is followed already.
+            StoreClosedError: this is a forked child; the engine is its parent's.
         """
+        self._refuse_fork()
         if self._followed is None:
             self._followed = FollowedEngine(self.leader, self._receiver)
         if self._followed.membership is not None:
@@ -219,7 +239,16 @@ class EngineRank:
         Raises:
             UnavailableError, UnknownOutcomeError: of the channel; call it again.
             CorruptObjectError: somebody else writes to the channel.
+            StoreClosedError: this is a forked child; the rank is its parent's.
         """
+        self._refuse_fork()
+        with stepping(self):
+            has_worked = self._step()
+            # After the answer, for which the leader waits.
+            self._work.tell()
+        return has_worked
+
+    def _step(self) -> bool:
         newest = newest_generation(self._channel, self._generation)
         if newest != self._generation:
             self._enter(newest)
@@ -244,7 +273,9 @@ class EngineRank:
         Raises:
             UnavailableError, UnknownOutcomeError: the channel has failed too often.
             CorruptObjectError: somebody else writes to the channel.
+            StoreClosedError: as `step`, or the channel's store is closed.
         """
+        self._refuse_fork()
         if self._receiver.settings.policy.mode is Mode.CONTROLLER:
             self._serve(stop)
             return
@@ -259,6 +290,9 @@ class EngineRank:
             ended.set()
             watcher.join(STOP_TIMEOUT_S)
 
+    def _refuse_fork(self) -> None:
+        machine.refuse_fork(self._own_process, f"rank {self.rank}", OWN_ENGINE)
+
     def _watch(self, stop: Stop, ended: threading.Event) -> None:
         while not (stop.is_set() or ended.is_set()):
             # A failure needs no answer here: what was looked at grows old, and the gate sees it.
@@ -270,6 +304,8 @@ class EngineRank:
         while not stop.is_set():
             try:
                 has_worked = self.step()
+            except StoreClosedError:
+                raise
             except (UnavailableError, UnknownOutcomeError):
                 self._failed_count += 1
                 if self._failed_count >= self._settings.failure_count:
@@ -326,8 +362,6 @@ class EngineRank:
         with self._told(failures):
             target = ref_of(order.target)
             base = None if order.base is None else ref_of(order.base)
-            if order.part is Part.STAGE:
-                self.poll()  # so that `max_lag` knows what is newest
             tables = self._work.do(order.part, target, base, order.reason)
         answer = self._answered(engine, order.part, failures)
         answer = answer.model_copy(update={"turn": order.turn, **counts_of(tables)})
@@ -344,7 +378,7 @@ class EngineRank:
             rank=self.rank,
             rank_count=self.rank_count,
             process_id=self._process_id,
-            failure=_failure(failures[0]) if failures else None,
+            failure=failure_of(failures[0]) if failures else None,
             held=None if held is None else version_text(held),
             schema_id=self._work.schema_id(),
             callback_count=self._work.callback_count,
@@ -364,9 +398,3 @@ class EngineRank:
             self._engine = None
             self._channel.put(lost_key(self._generation, self.rank), b"")
         self._answer = None
-
-
-def _failure(error: Exception) -> Failure:
-    if isinstance(error, WeightStoreError):
-        return Failure(code=error.code, message=text_of(error.message), do=text_of(error.do))
-    return Failure(code=type(error).__name__[:100], message=text_of(error), do="")

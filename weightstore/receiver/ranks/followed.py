@@ -107,20 +107,21 @@ class FollowedEngine:
 
     def stage(self, selector: int | str, /) -> VersionRef:
         """Make a version ready on every rank."""
-        membership = self.membership
-        if membership is not None:
-            membership.withdraw()
-        with self._busy():
-            return self._leader.stage(selector)
+        with self._leader.alone():
+            if self.membership is not None:
+                self.membership.withdraw()
+            with self._busy():
+                return self._leader.stage(selector)
 
     def refit(self, selector: int | str, /, *, at: At) -> EngineReport:
         """Bring a version to every rank, between two engine steps."""
         del at  # requests are the scheduler's, which sits above the ranks
-        membership, staged = self.membership, self._leader.staged
-        if membership is not None and (staged is None or staged.version != selector):
-            membership.withdraw()
-        with self._busy():
-            report = self._leader.refit(selector)
+        with self._leader.alone():
+            membership, staged = self.membership, self._leader.staged
+            if membership is not None and (staged is None or staged.version != selector):
+                membership.withdraw()
+            with self._busy():
+                report = self._leader.refit(selector)
         if report.ranks:
             self._refit_count += 1
             self._wire_bytes += sum(rank.wire_bytes for rank in report.ranks)

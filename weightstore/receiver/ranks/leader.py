@@ -8,8 +8,8 @@ applied, and none is written before all are closed. (P4)
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 from weightstore import arguments
 from weightstore.clock import Clock
@@ -27,7 +27,9 @@ from weightstore.receiver.ranks.engine_report import EngineReport, logged, rank_
 from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.messages import Part, ref_of
 from weightstore.receiver.ranks.roll_call import Answers, RollCall, T, Waiting
+from weightstore.receiver.ranks.stepping import OWN_ENGINE, refuse_callback
 from weightstore.receiver.version_source import VersionSource
+from weightstore.storage.machine import process_id, refuse_fork
 
 
 class Leader:
@@ -64,6 +66,7 @@ class Leader:
         self._sums = DigestSums(source)
         self._lock = threading.RLock()
         self._stage_s = 0.0
+        self._process = process_id()
         self.own_step: Callable[[], bool] = lambda: False
         self.before_drop: Callable[[], None] = lambda: None
         self.live: VersionRef | None = None
@@ -84,6 +87,20 @@ class Leader:
     def lost_ranks(self) -> tuple[int, ...]:
         """Ranks whose process was replaced since it attached to this leader's engine."""
         return self._roll_call.lost_ranks()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other thread ask the ranks for anything inside.
+
+        Raises:
+            StoreClosedError: this is a forked child; the engine is its parent's.
+            InputRefusedError: a callback of one of the engine's ranks asks, for which the leader
+                waits.
+        """
+        self._refuse_fork()
+        refuse_callback(self.engine_id)
+        with self._lock:
+            yield
 
     def attach(self) -> VersionRef | None:
         """Begin an engine and wait for every rank.
@@ -151,17 +168,19 @@ class Leader:
 
     def applying(self) -> Waiting[EngineReport]:
         """`apply`, step by step."""
-        if self.staged is None or not self._is_attached:
-            raise InputRefusedError("no version is staged", do="Call stage or refit.")
-        return self._guarded(self._apply(self.staged))
+        return self._guarded(self._apply_staged())
 
     def refitting(self, selector: int | str) -> Waiting[EngineReport]:
         """`refit`, step by step."""
         return self._guarded(self._refit(arguments.selector(selector)))
 
     def _driven(self, waiting: Waiting[T]) -> T:
-        """Run to the end, with this process's own rank in between; every wait has a deadline."""
-        with self._lock, closing(waiting):
+        """Run to the end, with this process's own rank in between; every wait has a deadline.
+
+        Raises:
+            InputRefusedError, StoreClosedError: as `alone`.
+        """
+        with self.alone(), closing(waiting):
             while True:
                 try:
                     next(waiting)
@@ -177,6 +196,7 @@ class Leader:
         What fails while no rank is asked for anything, as a store that is away, moves none: they
         serve on, and the next try goes on from here.
         """
+        self._refuse_fork()
         is_known = False
         try:
             found = yield from waiting
@@ -188,6 +208,9 @@ class Leader:
             if not is_known and not self._roll_call.is_settled:
                 self._is_attached = self._is_waiting = False
         return found
+
+    def _refuse_fork(self) -> None:
+        refuse_fork(self._process, "this engine", OWN_ENGINE)
 
     def _ready(self) -> Waiting[None]:
         """Attach, unless every rank is where it was."""
@@ -255,6 +278,11 @@ class Leader:
         self.staged = target
         self._stage_s = self._clock.monotonic_s() - start_s
         return target
+
+    def _apply_staged(self) -> Waiting[EngineReport]:
+        if self.staged is None or not self._is_attached:
+            raise InputRefusedError("no version is staged", do="Call stage or refit.")
+        return (yield from self._apply(self.staged))
 
     def _apply(self, target: VersionRef) -> Waiting[EngineReport]:
         try:

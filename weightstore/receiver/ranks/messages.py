@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from weightstore.errors import CorruptObjectError
+from weightstore.errors import CorruptObjectError, WeightStoreError
 from weightstore.format.canonical import MAX_INTEGER, CanonicalModel, decode_model, encode_model
 from weightstore.ids import HEX128_PATTERN, SHA256_PATTERN, Sha256, VersionId
 from weightstore.receiver.live_state import VersionRef
@@ -216,6 +216,13 @@ def ref_of(said: VersionText) -> VersionRef:
 def version_text(ref: VersionRef) -> VersionText:
     """A version as messages name it."""
     return VersionText(version=ref.version, digest=ref.digest)
+
+
+def failure_of(error: Exception) -> Failure:
+    """An error as answers tell it."""
+    if isinstance(error, WeightStoreError):
+        return Failure(code=error.code, message=text_of(error.message), do=text_of(error.do))
+    return Failure(code=type(error).__name__[:100], message=text_of(error), do="")
 
 
 def text_of(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import assert_never
@@ -13,17 +14,22 @@ from weightstore.receiver.delta_work import LiveTables
 from weightstore.receiver.live_state import Applying, NothingStaged, Ready, VersionRef
 from weightstore.receiver.live_weights import LiveWeights
 from weightstore.receiver.placement import Placement
-from weightstore.receiver.ranks.messages import (
-    NO_TABLES,
-    Part,
-    Tables,
-    Work,
-    text_of,
-)
+from weightstore.receiver.ranks.messages import NO_TABLES, Part, Tables, Work
+from weightstore.receiver.ranks.round_report import RankRound
 from weightstore.receiver.ranks.shares import encode_boxes, places_of
-from weightstore.receiver.reports import Tally
+from weightstore.receiver.receiver_status import Reporter
+from weightstore.receiver.reports import Phase, Report, Tally
 from weightstore.receiver.steps import ChangeStep
 from weightstore.receiver.version_source import VersionSource
+
+_PHASES = {
+    Part.STAGE: "stage",
+    Part.CLOSE: "apply",
+    Part.APPLY: "apply",
+    Part.RESUME: "apply",
+    Part.OPEN: "apply",
+}
+"""What a status says while a part is done."""
 
 
 class RankWork:
@@ -33,6 +39,8 @@ class RankWork:
         weights: Gives the rank's weights to one thread at a time.
         source: The store.
         clock: For times in reports.
+        reporter: Told of each round that was staged here, by `tell`.
+        look: Looks at the tail of the log, for the gate.
     """
 
     def __init__(
@@ -40,13 +48,16 @@ class RankWork:
         weights: Callable[[], AbstractContextManager[LiveWeights]],
         source: VersionSource,
         clock: Clock,
+        reporter: Reporter,
+        look: Callable[[], object],
     ) -> None:
         self._weights = weights
         self._source = source
         self._clock = clock
-        self._tally = Tally(clock)
-        self._way = ""
-        self._is_redo = False
+        self._reporter = reporter
+        self._look = look
+        self._untold: list[Report] = []
+        self._round: RankRound | None = None
         self._closed_for: VersionRef | None = None
         self._boxes: tuple[Placement, Tables] | None = None
 
@@ -82,17 +93,16 @@ class RankWork:
         Raises:
             WeightStoreError: as the parts of `LiveWeights`.
         """
-        with self._weights() as weights:
-            if part is Part.STAGE:
-                return self._stage(weights, target, base)
-            if part is Part.APPLY:
-                return self._apply(weights, target)
-            self._move(weights, part, target, reason)
-        return NO_TABLES
+        with self._weights() as weights, self._reporter.doing(_PHASES.get(part, "")):
+            try:
+                return self._do(weights, part, target, base, reason)
+            except Exception as error:
+                self._round_of(weights, target).failed(error, weights.placement.size_bytes)
+                raise
 
     def attach(self) -> Tables:
         """End what a leader before has left, and look at every element; the gate is shut."""
-        with self._weights() as weights:
+        with self._weights() as weights, self._reporter.doing("scan"):
             return self._attach(weights)
 
     def shut(self, reason: str) -> None:
@@ -100,39 +110,65 @@ class RankWork:
         with self._weights() as weights:
             weights.close(reason)
 
-    def work(self) -> Work:
-        """What was done since the last stage."""
-        tally = self._tally
+    def work(self) -> Work | None:
+        """What was done in the round that was staged last; None before the first."""
         with self._weights() as weights:
             full_bytes = weights.placement.size_bytes
-        return Work(
-            way=self._way,
-            reason=text_of(tally.reason),
-            is_redo=self._is_redo,
-            applied_count=tally.applied_count,
-            launch_count=tally.launch_count,
-            wire_bytes=tally.wire_bytes,
-            applied_bytes=tally.applied_bytes,
-            skipped_bytes=tally.skipped_bytes,
-            full_bytes=full_bytes,
-            seconds_us={
-                phase.value: int(seconds * 1e6) for phase, seconds in tally.seconds.items()
-            },
-        )
+        return None if self._round is None else self._round.work(full_bytes)
+
+    def tell(self) -> None:
+        """Pass on the reports of rounds that have ended; callbacks may take their time."""
+        while self._untold:
+            # The leader logs what was done, for all ranks.
+            self._reporter.tell(self._untold.pop(0), done_level=logging.DEBUG)
+
+    def _do(
+        self,
+        weights: LiveWeights,
+        part: Part,
+        target: VersionRef,
+        base: VersionRef | None,
+        reason: str,
+    ) -> Tables:
+        if part is Part.STAGE:
+            return self._stage(weights, target, base)
+        if part is Part.APPLY:
+            return self._apply(weights, target)
+        self._move(weights, part, target, reason)
+        return NO_TABLES
+
+    def _round_of(self, weights: LiveWeights, target: VersionRef) -> RankRound:
+        """The round that was staged, if it is about this version, else one that counts nothing."""
+        if self._round is not None and self._round.target == target:
+            return self._round
+        return self._new_round(weights.held, target)
+
+    def _new_round(self, base: VersionRef | None, target: VersionRef) -> RankRound:
+        return RankRound(self._untold.append, self._clock, base, target)
+
+    def _give_up_round(self, weights: LiveWeights) -> None:
+        """Report a round that had closed the gate and came to no end here."""
+        if self._round is not None and self._round.is_open_ended:
+            self._round.given_up("it came to no end", weights.placement.size_bytes)
 
     def _move(self, weights: LiveWeights, part: Part, target: VersionRef, reason: str) -> None:
         match part:
             case Part.CLOSE:
                 self._check_staged(weights, target)
-                weights.close_for_apply(self._tally)
+                found = self._round_of(weights, target)
+                found.closing()
+                weights.close_for_apply(found.tally)
                 self._closed_for = target
+                found.closed()
             case Part.RESUME:
                 self._check_written(weights, target)
-                weights.resume_after(self._tally)
+                weights.resume_after(self._round_of(weights, target).tally)
             case Part.OPEN:
                 self._open(weights, target)
             case Part.SOIL:
                 weights.soil(reason)
+                if self._round is not None and self._round.target == target:
+                    self._round.given_up(reason, weights.placement.size_bytes)
             case Part.CALL:
                 pass
             case Part.ATTACH | Part.STAGE | Part.APPLY:
@@ -142,12 +178,10 @@ class RankWork:
 
     def _attach(self, weights: LiveWeights) -> Tables:
         self._closed_for = None
+        self._give_up_round(weights)
         tally = Tally(self._clock)
         if weights.is_cut:
-            try:
-                weights.write_staged(tally)
-            except LiveWeightsError:
-                weights.soil("a change that was cut could not be written again")
+            self._write_again(weights)
         weights.settle()
         before = None
         if weights.tables is not None:
@@ -156,9 +190,31 @@ class RankWork:
                 before = weights.tables
         return self._tables(weights.placement, before, None)
 
+    def _write_again(self, weights: LiveWeights) -> None:
+        """End a change that was cut, as a round of its own."""
+        ready = weights.ready()
+        found = self._new_round(ready.base, ready.target)
+        found.staged(ready, ready.base, is_redo=True)
+        try:
+            weights.write_staged(found.tally)
+        except Exception as error:
+            found.failed(error, weights.placement.size_bytes)
+            if not isinstance(error, LiveWeightsError):
+                raise
+            weights.soil("a change that was cut could not be written again")
+        else:
+            found.done(weights.placement.size_bytes)
+
     def _stage(self, weights: LiveWeights, target: VersionRef, base: VersionRef | None) -> Tables:
-        self._tally, self._closed_for = Tally(self._clock), None
-        record = self._source.find(target.version)
+        self._give_up_round(weights)
+        self._closed_for = None
+        found = self._round_of(weights, target)
+        if found.is_told:
+            found = self._new_round(weights.held, target)
+        self._round = found
+        with found.tally.phase(Phase.DISCOVER):
+            self._look()  # so that `max_lag` knows what is newest
+            record = self._source.find(target.version)
         if VersionRef.of(record) != target:
             raise InputRefusedError(
                 f"this rank's store holds another {target} than its leader's",
@@ -168,9 +224,9 @@ class RankWork:
         if base is not None and weights.held not in {None, base, target}:
             weights.soil(f"this rank holds {weights.held}, its engine {base}")
         if weights.held is not None:
-            weights.look_at(weights.next_share(), self._tally)
-        ready = weights.stage_again(record, self._tally)
-        self._way, self._is_redo = ready.way.value, weights.is_cut
+            weights.look_at(weights.next_share(), found.tally)
+        ready = weights.stage_again(record, found.tally)
+        found.staged(ready, weights.held or ready.base, is_redo=weights.is_cut)
         placement = _placement_after(weights)
         # Of another schema's places the digests before say nothing that could be added up.
         has_before = weights.held is not None and placement is weights.placement
@@ -183,17 +239,20 @@ class RankWork:
         # What a change leads to was said when it was staged; of the rest only the write tells.
         is_said = weights.step is None or isinstance(weights.step, ChangeStep)
         if not isinstance(weights.live, Applying):
-            weights.write_staged(self._tally)
+            found = self._round_of(weights, target)
+            found.write_begins(is_redo=weights.is_cut)
+            weights.write_staged(found.tally)
         after = None if is_said else weights.tables
         return Tables(after=None if after is None else after.lanes)
 
     def _open(self, weights: LiveWeights, target: VersionRef) -> None:
         if weights.held == target and isinstance(weights.staged, NothingStaged):
             weights.reopen()  # an interrupt came after the last opening
-            return
-        self._check_written(weights, target)
-        weights.settle()
-        weights.open_after()
+        else:
+            self._check_written(weights, target)
+            weights.settle()
+            weights.open_after()
+        self._round_of(weights, target).done(weights.placement.size_bytes)
 
     def _check_staged(self, weights: LiveWeights, target: VersionRef) -> None:
         staged = weights.staged

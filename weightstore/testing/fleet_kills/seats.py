@@ -308,6 +308,7 @@ def _tell_rounds(seat: Seat) -> None:
             found = do(work, part, *given)
         if part.value == "open":
             made = work.work()
+            assert made is not None
             seat.say("report", made.way, made.is_redo, given[0].version, made.reason, 0)
         return found
 

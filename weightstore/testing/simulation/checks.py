@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from weightstore.errors import WeightStoreError
-from weightstore.format.records import ActivateRecord, VersionRecord
-from weightstore.format.rules import EMPTY_PREFIX, Invalid
-from weightstore.history.log import Log
+from weightstore.format.records import ActivateRecord
 from weightstore.testing.history_check import History, HistoryViolation, Read, check_history
-from weightstore.testing.simulation.world import SETTINGS, Served, World, part_of, sha_of
+from weightstore.testing.simulation.world import (
+    SETTINGS,
+    Served,
+    World,
+    engine_of,
+    part_of,
+    sha_of,
+)
 
 _DEEP_EVERY = 4
 """Every bit of every kept version is looked at in so many runs once: it takes long."""
@@ -18,12 +23,12 @@ _DEEP_EVERY = 4
 
 def checked(world: World) -> list[str]:
     """Everything that does not hold."""
-    return [*_served_wrongly(world), *_served_apart(world), *_history(world)]
+    return [*_served_wrongly(world), *_served_apart(world), *_unsettled(world), *_history(world)]
 
 
 def _served_wrongly(world: World) -> Iterator[str]:
     """Blocks over other bits than a committed version's, or by no activation."""
-    versions, activations = _records(world)
+    versions, activations = world.records()
     slots: dict[str, int] = {}
     expected: dict[tuple[str, int], str] = {}
     for each in world.served:
@@ -64,10 +69,26 @@ def _slots_served(world: World, each: Served, activations: list[ActivateRecord])
     return found
 
 
+def _unsettled(world: World) -> Iterator[str]:
+    """Blocks that began with an older activation after a put had waited until there is none."""
+    _, activations = world.records()
+    for put in world.settled:
+        for each in world.served:
+            is_known = each.mode == "active" and engine_of(each.who) in put.engines
+            if not is_known or each.begun_s <= put.at_s:
+                continue
+            may = _slots_served(world, each, activations)
+            if may and max(may) < put.slot:
+                yield (
+                    f"{each.who} served version {each.version} from {each.begun_s:.3f} s: at "
+                    f"{put.at_s:.3f} s {put.who} had waited for version {put.version} on it"
+                )
+
+
 def _served_apart(world: World) -> Iterator[str]:
     """Ranks of one engine that served different versions at the same time."""
     for first, second in combinations((one for one in world.served if "-rank-" in one.who), 2):
-        is_one_engine = first.who.partition("-rank-")[0] == second.who.partition("-rank-")[0]
+        is_one_engine = engine_of(first.who) == engine_of(second.who)
         is_together = first.begun_s < second.ended_s and second.begun_s < first.ended_s
         if is_one_engine and is_together and first.version != second.version:
             yield (
@@ -92,18 +113,3 @@ def _history(world: World) -> Iterator[str]:
         yield from map(str, error.violations)
     except WeightStoreError as error:
         yield f"the history cannot be checked: {error.message}"
-
-
-def _records(world: World) -> tuple[dict[int, VersionRecord], list[ActivateRecord]]:
-    """Versions by number, and activations in order, as the log has them."""
-    versions: dict[int, VersionRecord] = {}
-    activations: list[ActivateRecord] = []
-    for step in Log(world.store, SETTINGS.limits).steps(EMPTY_PREFIX):
-        record = step.stored.record
-        if isinstance(step.verdict, Invalid):
-            continue
-        if isinstance(record, VersionRecord):
-            versions[int(record.version)] = record
-        elif isinstance(record, ActivateRecord):
-            activations.append(record)
-    return versions, activations

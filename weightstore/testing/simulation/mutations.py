@@ -44,6 +44,7 @@ class Removed(enum.Enum):
     WITHDRAWAL = "it takes that back before it drops the version"
     CLOSED_RANK = "every rank has closed its gate before any is written"
     ALL_APPLIED = "no rank opens its gate before all have applied"
+    PUT_WAIT = "a put that waits until its version is active waits for every receiver listed"
     STAGED_COUNT = "an activation counts those who have said that they are ready"
 
 
@@ -179,6 +180,7 @@ _STAND_INS: dict[Removed, tuple[tuple[Any, str, Callable[..., object]], ...]] = 
     Removed.CLOSED_RANK: ((RankWork, "_move", _keep_open),),
     Removed.ALL_APPLIED: ((RankWork, "_apply", _apply_and_open),),
     Removed.STAGED_COUNT: ((activation, "has_staged", _always),),
+    Removed.PUT_WAIT: ((activation, "has_applied", _always),),
 }
 
 _WEATHER: dict[Removed, Callable[[Weather], Weather]] = {
@@ -207,6 +209,7 @@ _BROKEN: dict[Removed, re.Pattern[str]] = {
         Removed.WITHDRAWAL: _NOT_STAGED,
         Removed.CLOSED_RANK: _RANKS_APART,
         Removed.ALL_APPLIED: _RANKS_APART,
+        Removed.PUT_WAIT: (rf"{_SERVED}: at \d+\.\d{{3}} s \S+ had waited for version \d+ on it"),
         Removed.STAGED_COUNT: (
             rf"{_AT} slot \d+ counts \d+ of \d+ receivers; \d+ of \d+ had said that they have "
             r"version \d+"

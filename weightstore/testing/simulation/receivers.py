@@ -27,6 +27,7 @@ from weightstore.receiver.serve_policy import ModeName
 from weightstore.receiver.version_source import VersionSource
 from weightstore.testing.simulation.turns import Group
 from weightstore.testing.simulation.world import (
+    MAX_STALENESS_S,
     SCHEMA,
     SETTINGS,
     Bits,
@@ -40,7 +41,6 @@ from weightstore.testing.simulation.world import (
 from weightstore.testing.virtual_time import SeededEntropy
 from weightstore.testing.wrapped_storage import WrappedStorage
 
-MAX_STALENESS_S = 2.0
 CUT_RATIO_MAX = 0.2
 _TOKEN_COUNT = 3
 

@@ -16,6 +16,8 @@ from weightstore.errors import WeightStoreError
 from weightstore.format.keys import LOG_PREFIX, RECEIVERS_PREFIX
 from weightstore.format.member import Member, decode_member
 from weightstore.format.records import ActivateRecord, VersionRecord, decode_record
+from weightstore.format.rules import EMPTY_PREFIX, Invalid
+from weightstore.history.log import Log
 from weightstore.ids import Slot
 from weightstore.layout.boxes import Box
 from weightstore.layout.dtypes import DType
@@ -50,6 +52,8 @@ TROUBLE_S = 12.0
 """So long things go wrong."""
 SETTLE_S = 150.0
 """So long afterwards everybody may take to come to the end."""
+MAX_STALENESS_S = 2.0
+"""How long a receiver of the mode `active` relies on a look at the log."""
 SETTINGS = Settings(
     thread_count=1,
     use_index=False,
@@ -58,6 +62,7 @@ SETTINGS = Settings(
     full_after_chain_count=5,
     full_after_chain_ratio=1e9,
     activate_poll_s=0.3,
+    activate_max_staleness_s=MAX_STALENESS_S,
     member_silent_s=4.0,
 )
 
@@ -105,6 +110,25 @@ class Served:
     before: str
     after: str
     max_staleness_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A put that has waited until the receivers it knew of served its version, or nothing.
+
+    Attributes:
+        who: Process that put.
+        at_s: Virtual time.
+        version: Of the put.
+        slot: Of its activation.
+        engines: Those that it knew of and whose process lived, by `engine_of`.
+    """
+
+    who: str
+    at_s: float
+    version: int
+    slot: int
+    engines: frozenset[str]
 
 
 class Standing(Protocol):
@@ -155,6 +179,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.acknowledged: list[Acknowledged] = []
         self.served: list[Served] = []
+        self.settled: list[Settled] = []
         self.landed_s: dict[int, float] = {}
         self.bits: dict[str, Bits] = {}
         self.claims: dict[str, Claimed] = {}
@@ -183,6 +208,20 @@ class World:
         """From now on nothing goes wrong any more."""
         self.is_calm = True
         self.sky.weather = self.channel_sky.weather = CALM
+
+    def records(self) -> tuple[dict[int, VersionRecord], list[ActivateRecord]]:
+        """Versions by number, and activations in order, as the log has them now."""
+        versions: dict[int, VersionRecord] = {}
+        activations: list[ActivateRecord] = []
+        for step in Log(self.store, SETTINGS.limits).steps(EMPTY_PREFIX):
+            record = step.stored.record
+            if isinstance(step.verdict, Invalid):
+                continue
+            if isinstance(record, VersionRecord):
+                versions[int(record.version)] = record
+            elif isinstance(record, ActivateRecord):
+                activations.append(record)
+        return versions, activations
 
     def break_rule(self, what: str) -> None:
         """Note that something is not as it must be; the run ends."""
@@ -236,6 +275,12 @@ class World:
         """What a process has read of members since its last listing."""
         return tuple(self._members_seen.get(group.name, {}).values())
 
+    def engines_seen(self, group: Group) -> frozenset[str]:
+        """Engines that live and whose members a process has read since its last listing."""
+        known = [self.claims.get(each.member_id) for each in self.members_seen(group)]
+        living = [each.group for each in known if each is not None and not each.group.is_dead]
+        return frozenset(engine_of(each.name) for each in living)
+
     def keep_bits(self, weights: Mapping[str, HostTensor]) -> str:
         """Note the bits that a trainer is about to put; their digest."""
         units = {name: each.units for name, each in weights.items()}
@@ -262,6 +307,11 @@ class World:
             f"{claimed.group.name} says that version {member.staged.version} is staged, and has "
             f"{sorted(has)}"
         )
+
+
+def engine_of(who: str) -> str:
+    """The engine that a process is: all ranks are one, any other process is one by itself."""
+    return who.partition("-rank-")[0]
 
 
 def digest_of(units: Mapping[str, NDArray[np.unsignedinteger]]) -> str:

@@ -14,16 +14,27 @@ from weightstore.errors import (
 )
 from weightstore.format.member import members_sha256
 from weightstore.format.records import ActivateRecord
+from weightstore.history.commit import LogWriter
 from weightstore.history.log import Log
+from weightstore.history.members import SilenceWatch
 from weightstore.history.store_format import create_store
-from weightstore.ids import Slot, StoreId
+from weightstore.ids import SessionId, Slot, StoreId, VersionId
 from weightstore.store import WeightStore
+from weightstore.store.fleet import activate_committed
 from weightstore.store.reading import Components
 from weightstore.store.views import Activation
 from weightstore.testing.history_check import Acknowledged
 from weightstore.testing.real_versions import next_weights, random_weights
 from weightstore.testing.simulation.turns import Group
-from weightstore.testing.simulation.world import SCHEMA, SETTINGS, Bits, World, sha_of, tensors_of
+from weightstore.testing.simulation.world import (
+    SCHEMA,
+    SETTINGS,
+    Bits,
+    Settled,
+    World,
+    sha_of,
+    tensors_of,
+)
 from weightstore.testing.virtual_time import SeededEntropy
 from weightstore.trainer.session import TrainerSession
 
@@ -61,20 +72,39 @@ class Trainer:
         world = self.world
         chances = world.chances(f"trainer/{number}")
         store = open_store(world, group, self.store_id)
-        session = self._attach(group, store)
-        step, bits = self._newest(group)
+        silence = SilenceWatch(world.clock(group), SETTINGS.member_silent_s)
+        checkpoint = self._checkpoint(group, chances)
+        session = self._attach(group, store, checkpoint)
+        step, bits = checkpoint or self._newest(group)
         while not (world.is_calm and self.put_count):
             step += 1
             bits = self._next(bits, chances, step)
-            if not self._put(group, session, step, bits, is_anchor=float(chances.random()) < 0.25):  # noqa: PLR2004 -- one in four
+            is_anchor = float(chances.random()) < 0.25  # noqa: PLR2004 -- one in four
+            version = self._put(group, session, step, bits, is_anchor=is_anchor)
+            if version is None:
                 return
+            if float(chances.random()) < 0.2:  # noqa: PLR2004 -- one in five waits
+                self._wait(group, silence, version)
             world.turns.pause(float(chances.random()) * 1.5)
         self._close(group, session)
 
-    def _attach(self, group: Group, store: WeightStore) -> TrainerSession:
+    def _checkpoint(self, group: Group, chances: np.random.Generator) -> tuple[int, Bits] | None:
+        """An older checkpoint that the run goes back to, now and then."""
+        versions, _ = self.world.records()
+        if not versions or float(chances.random()) > 0.4:  # noqa: PLR2004 -- four of ten
+            return None
+        record = versions[max(versions) - int(chances.integers(0, min(4, len(versions))))]
+        self.world.counts["rewinds"] += record.version < max(versions)
+        self.world.say(group.name, f"goes back to step {record.step}")
+        return record.step, self.world.bits[record.digest]
+
+    def _attach(
+        self, group: Group, store: WeightStore, checkpoint: tuple[int, Bits] | None
+    ) -> TrainerSession:
+        rewind_to = None if checkpoint is None else checkpoint[0]
         while True:
             try:
-                return store.trainer(RUN, take_over=True)
+                return store.trainer(RUN, take_over=True, rewind_to=rewind_to)
             except WeightStoreError as error:
                 self.world.say(group.name, f"cannot claim: {type(error).__name__}")
                 self.world.turns.pause(1.0)
@@ -101,8 +131,8 @@ class Trainer:
 
     def _put(
         self, group: Group, session: TrainerSession, step: int, bits: Bits, *, is_anchor: bool
-    ) -> bool:
-        """Put a step until it is answered; whether this trainer may go on."""
+    ) -> int | None:
+        """Put a step until it is answered; its version, or None if this trainer must end."""
         world, tensors = self.world, tensors_of(bits)
         digest = world.keep_bits(tensors)
         while True:
@@ -111,10 +141,10 @@ class Trainer:
             except FencedError:
                 world.counts["fenced"] += 1
                 world.say(group.name, f"step {step}: fenced")
-                return False
+                return None
             except (StepConflictError, StepOrderError) as error:
                 world.break_rule(f"{group.name}: step {step}: {error.message}")
-                return False
+                return None
             except WeightStoreError as error:
                 world.say(group.name, f"step {step}: {type(error).__name__}: {error.message}")
                 world.turns.pause(0.5)
@@ -131,7 +161,35 @@ class Trainer:
                     bits_sha256=sha_of(bits),
                 )
             )
-            return True
+            return report.version
+
+    def _wait(self, group: Group, silence: SilenceWatch, version: int) -> None:
+        """What `put_step(wait="active")` does after its put."""
+        world, blobs = self.world, self.world.blobs(group)
+        clock = world.clock(group)
+        entropy = SeededEntropy(f"{world.seed}/{group.name}/{version}")
+
+        def open_writer() -> LogWriter:
+            return LogWriter(
+                blobs,
+                Log(blobs, SETTINGS.limits),
+                clock=clock,
+                entropy=entropy,
+                settings=SETTINGS,
+                session=SessionId(entropy.hex128()),
+            )
+
+        found = activate_committed(
+            open_writer, blobs, VersionId(version), clock=clock, settings=SETTINGS, watch=silence
+        )
+        world.say(group.name, f"waited for version {version}: {found.missed or 'all serve it'}")
+        if found.slot is None:
+            return
+        world.counts["waits"] += 1
+        engines = world.engines_seen(group)
+        world.settled.append(
+            Settled(group.name, world.turns.now_s, version, int(found.slot), engines)
+        )
 
     def _close(self, group: Group, session: TrainerSession) -> None:
         try:

@@ -13,6 +13,7 @@ from weightstore.errors import (
     NotReadyError,
     RankFailedError,
     StorageFailedError,
+    StoreClosedError,
 )
 from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Alias, Schema
@@ -296,6 +297,20 @@ def test_a_loop_ends_with_the_error_of_a_channel_that_fails_too_often() -> None:
     channel.left = 10_000
     with pytest.raises(StorageFailedError):
         rank.serve_rounds(After(5000))
+
+
+def test_a_loop_ends_at_once_when_the_channels_store_is_closed() -> None:
+    engine = engine_of()
+    before_s = engine.clock.slept_s
+
+    class Closed(MemoryChannel):
+        def get(self, key: str, /, *, max_size_bytes: int) -> bytes | None:
+            raise StoreClosedError(f"closed, and asked for {key}, {max_size_bytes}")
+
+    engine.ranks[1].engine._channel = Closed()
+    with pytest.raises(StoreClosedError):
+        engine.ranks[1].engine.serve_rounds(After(100))
+    assert engine.clock.slept_s == before_s
 
 
 def test_a_loop_stops_when_told() -> None:

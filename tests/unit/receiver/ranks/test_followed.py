@@ -186,6 +186,38 @@ def test_a_staged_version_whose_claim_cannot_be_taken_back_is_not_dropped() -> N
     assert fleet.follower.status.work is None
 
 
+@pytest.mark.parametrize("asked", ["stage", "refit"])
+def test_nobody_else_asks_the_ranks_while_a_claim_is_taken_back(asked: str) -> None:
+    """From the withdrawal to the end another version must not be staged and then claimed."""
+    fleet = Fleet()
+    fleet.activate(1)
+    fleet.follow()
+    leader, followed = fleet.engine.leader, fleet.engine.ranks[0].engine._followed
+    assert followed is not None
+    was_free: list[bool] = []
+
+    def look() -> None:
+        is_free = leader._lock.acquire(blocking=False)
+        was_free.append(is_free)
+        if is_free:
+            leader._lock.release()
+
+    def look_from_elsewhere(_: object) -> None:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    fleet.follower.membership._blobs = LossyBlobs(fleet.lab.blobs, look_from_elsewhere)
+    if asked == "stage":
+        followed.stage(2)
+    else:
+        followed.refit(2, at="step")
+    assert was_free
+    assert not any(was_free)
+    look()
+    assert was_free[-1]
+
+
 def test_a_staged_version_that_was_not_dropped_is_said_again() -> None:
     fleet = Fleet()
     fleet.activate(1)

@@ -88,7 +88,7 @@ def test_a_version_that_one_rank_has_given_up_is_brought_again() -> None:
 def test_stage_and_apply_are_two_calls_and_all_serve_in_between() -> None:
     engine = ranks_of()
     with pytest.raises(InputRefusedError, match="no version is staged"):
-        engine.leader.applying()
+        engine.drive(engine.leader.applying())
     staged = engine.drive(engine.leader.staging(3))
     leader = engine.leader
     assert (leader.staged, leader.version) == (staged, 1)

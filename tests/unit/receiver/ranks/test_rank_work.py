@@ -6,44 +6,14 @@ import pytest
 
 from weightstore.errors import InputRefusedError, NotReadyError
 from weightstore.ids import Sha256, VersionId
-from weightstore.layout.dtypes import DType
-from weightstore.layout.schema import Schema
-from weightstore.layout.tensors import TensorSpec
 from weightstore.receiver.live_state import Applying, Dirty, VersionRef, Whole
-from weightstore.receiver.ranks.messages import Part, Tables, VersionText, ref_of
+from weightstore.receiver.ranks.messages import Part, VersionText, ref_of
 from weightstore.receiver.ranks.rank_work import RankWork
-from weightstore.receiver.receiver import Receiver
-from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Bits, Cut, ReceiverLab
-
-SCHEMA = Schema.build([TensorSpec("a", DType.BF16, (12, 10)), TensorSpec("b", DType.F32, (9,))])
-
-
-class Story:
-    """One rank, asked part by part."""
-
-    def __init__(self) -> None:
-        self.lab = ReceiverLab.with_versions(SCHEMA, 3, share=0.2)
-        self.receiver: Receiver
-        self.arrays: Bits
-        self.receiver, self.arrays = self.lab.host_receiver(SMALL_LAUNCHES)
-        clock = self.lab.versions.store.clock
-        self.work = RankWork(self.receiver.exclusive, self.lab.source, clock)
-        self.refs = [VersionRef.of(record) for record in self.lab.versions.records]
-
-    def do(self, part: Part, version: int, *, base: int | None = None) -> Tables:
-        held = None if base is None else self.refs[base - 1]
-        return self.work.do(part, self.refs[version - 1], held, "a reason")
-
-    def round(self, version: int) -> None:
-        for part in (Part.STAGE, Part.CLOSE, Part.APPLY, Part.RESUME, Part.OPEN):
-            self.do(part, version)
-
-    def is_open(self) -> bool:
-        return self.receiver.status().is_ready
+from weightstore.testing.rank_lab import ONE_RANK_SCHEMA, RANK_PARTS, OneRank
 
 
 def test_a_round_brings_a_version_in_and_opens_at_its_end_alone() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
     assert story.lab.is_at(story.arrays, 1)
     for part in (Part.STAGE, Part.CLOSE, Part.APPLY, Part.RESUME):
@@ -54,14 +24,14 @@ def test_a_round_brings_a_version_in_and_opens_at_its_end_alone() -> None:
     story.do(Part.OPEN, 3)
     assert story.is_open()
     assert story.work.held == story.refs[2]
-    assert story.work.work().way == "change"
-    assert story.work.work().applied_count > 0
+    assert story.done().way == "change"
+    assert story.done().applied_count > 0
 
 
 def test_every_part_may_be_done_again() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
-    for part in (Part.STAGE, Part.CLOSE, Part.APPLY, Part.RESUME, Part.OPEN):
+    for part in RANK_PARTS:
         for _ in range(2):
             story.do(part, 2)
     assert story.is_open()
@@ -69,7 +39,7 @@ def test_every_part_may_be_done_again() -> None:
 
 
 def test_no_part_is_done_out_of_turn() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
     refused = {
         (): [Part.CLOSE, Part.APPLY, Part.RESUME, Part.OPEN],
@@ -93,7 +63,7 @@ def test_no_part_is_done_out_of_turn() -> None:
 
 
 def test_a_store_with_another_version_of_that_number_is_refused() -> None:
-    story = Story()
+    story = OneRank()
     wrong = ref_of(VersionText(version=2, digest="f" * 64))
     assert wrong == VersionRef(VersionId(2), Sha256("f" * 64))
     with pytest.raises(InputRefusedError, match="another"):
@@ -101,7 +71,7 @@ def test_a_store_with_another_version_of_that_number_is_refused() -> None:
 
 
 def test_digests_are_said_before_and_after_and_whole_versions_when_they_are_written() -> None:
-    story = Story()
+    story = OneRank()
     story.work.attach()
     staged = story.do(Part.STAGE, 1)
     assert staged.box_words is not None
@@ -119,7 +89,7 @@ def test_digests_are_said_before_and_after_and_whole_versions_when_they_are_writ
 
 
 def test_a_written_version_that_was_not_opened_is_kept_behind_a_closed_gate() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
     for part in (Part.STAGE, Part.CLOSE, Part.APPLY):
         story.do(part, 2)
@@ -132,14 +102,9 @@ def test_a_written_version_that_was_not_opened_is_kept_behind_a_closed_gate() ->
 
 
 def test_a_write_that_was_cut_is_ended_when_the_rank_attaches() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
-    story.do(Part.STAGE, 3)
-    story.do(Part.CLOSE, 3)
-    story.lab.fuse.set(1)
-    with pytest.raises(Cut):
-        story.do(Part.APPLY, 3)
-    story.lab.fuse.set(None)
+    story.cut(3)
     assert isinstance(story.receiver.live, Dirty)
     assert story.work.attach().before is not None
     assert story.work.held == story.refs[2]
@@ -148,33 +113,40 @@ def test_a_write_that_was_cut_is_ended_when_the_rank_attaches() -> None:
 
 
 def test_another_rank_that_failed_makes_this_one_write_its_change_again() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
     for part in (Part.STAGE, Part.CLOSE, Part.APPLY):
         story.do(part, 2)
     story.do(Part.STAGE, 2)
     assert isinstance(story.receiver.live, Dirty)
-    assert story.work.work().is_redo
+    assert story.done().is_redo
     for part in (Part.CLOSE, Part.APPLY, Part.OPEN):
         story.do(part, 2)
     assert story.lab.is_at(story.arrays, 2)
 
 
 def test_a_rank_that_holds_something_else_than_its_engine_takes_all_of_the_version() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
     story.do(Part.STAGE, 3, base=2)
-    assert story.work.work().way == "full"
+    assert story.done().way == "full"
     with pytest.raises(NotReadyError), story.receiver.serving():
         pass
 
 
 def test_giving_up_and_calling() -> None:
-    story = Story()
+    story = OneRank()
     story.round(1)
     story.do(Part.CALL, 1)
     assert story.is_open()
     story.do(Part.SOIL, 1)
     assert story.work.held is None
-    assert story.work.schema_id() == SCHEMA.id
+    assert story.work.schema_id() == ONE_RANK_SCHEMA.id
     assert story.work.callback_count == 0
+
+
+def test_a_rank_that_has_staged_nothing_has_done_nothing() -> None:
+    work: RankWork = OneRank().work
+    assert work.work() is None
+    work.attach()
+    assert work.work() is None
