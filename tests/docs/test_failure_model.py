@@ -7,6 +7,9 @@ import re
 from functools import cache
 from pathlib import Path
 
+from weightstore.testing.removed_steps import STEPS
+from weightstore.testing.simulation.mutations import Removed
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/failure-model.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(?:(Test\w+)::)?(test_\w+)`")
@@ -14,6 +17,9 @@ COLUMNS = ["fault", "noticed by", "outcome for writer and reader", "what to do",
 # What a run of kills has printed: its rows are counts, and one test is behind them all.
 KILLS = ["killed", "in", "seen by others", "healed by", "bytes equal", "kills"]
 KILLS_SECTION = "## A fleet under kills"
+# No faults of the world, but of a product that lacks something.
+REMOVED = ["step", "what breaks without it", "test that turns red"]
+REMOVED_SECTION = "## Steps that are taken out"
 # Each has a row whose fault says so.
 FAULTS = [
     "kill -9 in `init`", "kill -9 in a put", "kill -9 in attach, import, tag or retire",
@@ -24,6 +30,10 @@ FAULTS = [
     "file of a full form", "log is cut short", "any bytes in any stored object", "bomb",
     "retired under its reader", "clock jumps", "fork", "index is lost", "`head` is garbage",
     "newer format",
+    "live weights is cut at any launch", "staged for it is lost", "whole version is cut",
+    "written, zeroed or moved", "unrelated weights", "or twice", "chain with it",
+    "everything, and memory is short", "with verify and retire between", "killed at any part",
+    "leader of an engine dies", "same rank", "digests of ranks do not add up", "follower, at any",
 ]  # fmt: skip
 
 
@@ -31,16 +41,19 @@ def rows() -> list[list[str]]:
     """The cells of each row of each table, without heads and rules."""
     found = [
         [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        for line in without_kills().splitlines()
+        for line in about_faults().splitlines()
         if line.startswith("|")
     ]
     return [row for row in found if row != COLUMNS and not set("".join(row)) <= set("-|")]
 
 
-def without_kills() -> str:
-    """The page without its section of kills."""
-    before, section, rest = PAGE.read_text(encoding="utf-8").partition(KILLS_SECTION)
-    return before + rest[rest.index("\n## ") :] if section else before
+def about_faults() -> str:
+    """The page without its sections of kills and of removed steps."""
+    text = PAGE.read_text(encoding="utf-8")
+    for heading in (KILLS_SECTION, REMOVED_SECTION):
+        before, found, rest = text.partition(heading)
+        text = before + rest[rest.index("\n## ") :] if found else before
+    return text
 
 
 @cache
@@ -83,7 +96,7 @@ def test_the_tables_have_the_same_columns() -> None:
     text = PAGE.read_text(encoding="utf-8")
     heads = re.findall(r"(?m)^(\|.*\|)\n\|[-|]+\|$", text)
     assert heads
-    assert set(heads) == {f"| {' | '.join(head)} |" for head in (COLUMNS, KILLS)}
+    assert set(heads) == {f"| {' | '.join(head)} |" for head in (COLUMNS, KILLS, REMOVED)}
 
 
 def test_every_kill_of_the_printed_run_healed_to_equal_bytes() -> None:
@@ -94,6 +107,24 @@ def test_every_kill_of_the_printed_run_healed_to_equal_bytes() -> None:
     assert all(len(line) == len(KILLS) and line[4] == "yes" for line in lines[2:])
     total = sum(int(line[5]) for line in lines[2:])
     assert f"{total} kills" in section
+
+
+def test_every_step_that_is_taken_out_is_in_the_list_with_its_test() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition(REMOVED_SECTION)[2].partition("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
+    assert lines[0] == REMOVED
+    assert lines[2:] == [
+        [step.step, step.breaks, f"`{step.test_function}`"] for step in STEPS.values()
+    ]
+    said = " ".join(section.split())
+    assert [step.value for step in Removed if f" {step.value}" not in said] == []
+    named = ["::".join(part for part in test if part) for test in TEST.findall(section)]
+    assert (
+        "tests/crash/test_fsyncs.py::test_without_this_fsync_a_power_cut_breaks_a_promise" in named
+    )
+    for path, owner, name in TEST.findall(section):
+        # What a class of a contract holds is elsewhere; that it is run, its removed step shows.
+        assert owner or ("", name) in collected(ROOT / path), name
 
 
 def test_a_test_that_is_not_there_would_be_noticed() -> None:

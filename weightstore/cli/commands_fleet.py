@@ -29,7 +29,7 @@ INTERVAL_MAX_S = 3_600.0
 _US_PER_MS = 1000
 _COLUMNS = (
     *("name", "mode", "state", "version", "lag", "staged"),
-    *("phase", "read", "last pause", "age"),
+    *("phase", "read", "written", "last pause", "age"),
 )
 
 
@@ -271,6 +271,7 @@ def _cells(info: ReceiverInfo) -> tuple[str, ...]:
         _number(info.staged),
         info.phase,
         size_text(info.wire_bytes),
+        size_text(info.applied_bytes),
         f"{info.last_pause_us / _US_PER_MS:.1f} ms" if info.refit_count else "",
     )
 

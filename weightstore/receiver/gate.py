@@ -38,9 +38,18 @@ class SampleVersions:
 
     def __init__(self) -> None:
         self._served: list[ServedVersion] = []
+        self._last_token = -1
 
     def add(self, version: VersionId, first_token: int) -> None:
-        """Note the version of the block that computed the tokens from `first_token` on."""
+        """Note the version of the block that computed the tokens from `first_token` on.
+
+        Raises:
+            InputRefusedError: that is no whole number, or not after what was noted last.
+        """
+        least = self._last_token + 1
+        self._last_token = arguments.whole(
+            first_token, "first_token", least=least, most=MAX_INTEGER
+        )
         if not self._served or self._served[-1].version != version:
             self._served.append(ServedVersion(version, first_token))
 

@@ -21,7 +21,7 @@ from weightstore.receiver.live_state import (
     Whole,
     held_version,
 )
-from weightstore.receiver.reports import RefitReport, Report
+from weightstore.receiver.reports import Phase, RefitReport, Report, spent_text
 from weightstore.receiver.serve_policy import ModeName, TailView
 
 ReportCallback = Callable[[Report], None]
@@ -74,7 +74,8 @@ class ReceiverStatus:
         activate_slot: Of that activation's record.
         lag: Versions that `live` is behind `newest`; None where either is not known.
         tail_age_s: Seconds since the last look at the log began; None before the first.
-        phase: What it is doing: `stage`, `apply`, `scan` or nothing.
+        phase: What it is doing: the `Phase` of a refit, staging or scan; between two of them
+            `refit`, `stage`, `apply`, `recover` or `scan`; or nothing.
         totals: Of all refits.
         last_report: Of the last refit, done or failed.
         is_ready: Whether a serving block could begin now.
@@ -97,21 +98,29 @@ class ReceiverStatus:
     why_not: str
 
 
+def _none() -> None:
+    return None
+
+
 class Reporter:
     """Keeps totals, tells callbacks, and logs a line for each refit. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: list[ReportCallback] = []
-        self._phases: list[str] = []
+        self._doing: tuple[tuple[str, Callable[[], Phase | None]], ...] = ()
         self.totals = Totals()
         self.last_report: Report | None = None
 
     @property
     def phase(self) -> str:
-        """What is being done; empty while nothing is."""
-        phases = self._phases
-        return phases[-1] if phases else ""
+        """What is being done, as closely as it says; empty while nothing is."""
+        doing = self._doing
+        if not doing:
+            return ""
+        what, phase_of = doing[-1]
+        phase = phase_of()
+        return what if phase is None else phase.value
 
     def add(self, callback: ReportCallback) -> None:
         """Tell one more callback of each refit."""
@@ -119,13 +128,19 @@ class Reporter:
             self._callbacks = [*self._callbacks, callback]
 
     @contextmanager
-    def doing(self, phase: str) -> Iterator[None]:
-        """Say inside what is being done."""
-        self._phases = [*self._phases, phase]
+    def doing(self, what: str, phase_of: Callable[[], Phase | None] = _none) -> Iterator[None]:
+        """Say inside what is being done.
+
+        Args:
+            what: In a word.
+            phase_of: Tells the phase that it is in, from any thread; None while it is in none.
+        """
+        before = self._doing
+        self._doing = (*before, (what, phase_of))
         try:
             yield
         finally:
-            self._phases = self._phases[:-1]
+            self._doing = before
 
     def tell(self, report: Report, *, done_level: int = logging.INFO) -> None:
         """Count, log and pass on the report of a refit.
@@ -201,26 +216,25 @@ def make_status(
 
 
 def _log(report: Report, done_level: int) -> None:
+    seconds = {phase.value: each for phase, each in report.seconds.items()}
+    spent = spent_text(seconds, report.size_bytes)
     if isinstance(report, RefitReport):
         LOGGER.log(
             done_level,
-            "version %s -> %s by %s%s, pause %.1f ms, %d bytes read, %d written%s",
+            "version %s -> %s by %s%s%s; %s",
             report.base,
             report.target,
             report.way.value,
             " again" if report.is_redo else "",
-            1000 * report.pause_s,
-            report.size_bytes.wire,
-            report.size_bytes.applied,
             f" ({report.reason})" if report.reason else "",
+            spent,
         )
         return
     LOGGER.info(
-        "version %s -> %s failed with %s, %d bytes read, %d written: %s",
+        "version %s -> %s failed with %s: %s; %s",
         report.base,
         report.target,
         report.error_code,
-        report.size_bytes.wire,
-        report.size_bytes.applied,
         report.message,
+        spent,
     )

@@ -342,7 +342,7 @@ class Refits:
         held = self._weights.held
         run = Run(tally, held.version if held else None)
         try:
-            with self.reporter.doing(phase):
+            with self.reporter.doing(phase, lambda: run.tally.now):
                 yield run
         except BaseException as error:
             full_bytes = self._weights.placement.size_bytes

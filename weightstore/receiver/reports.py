@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from weightstore.clock import Clock
 from weightstore.errors import WeightStoreError
@@ -55,6 +55,19 @@ class ByteCounts:
     applied: int = 0
     skipped: int = 0
     full: int = 0
+
+
+def spent_text(seconds: Mapping[str, float], size_bytes: ByteCounts) -> str:
+    """Times and bytes of a refit as logs say them.
+
+    Args:
+        seconds: By name of the phase.
+        size_bytes: What was moved.
+    """
+    names = [phase.value for phase in Phase if phase.value in seconds]
+    times = [f"{name} {1000 * seconds[name]:.1f}" for name in names]
+    sizes = [f"{each.name} {getattr(size_bytes, each.name)}" for each in fields(size_bytes)]
+    return f"ms: {', '.join(times) or 'none'}; bytes: {', '.join(sizes)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +142,16 @@ Report = RefitReport | RefitFailure
 
 
 class Tally:
-    """Adds up the report of the refit that is under way. Not for several threads."""
+    """Adds up the report of the refit that is under way. Not for several threads.
+
+    Attributes:
+        now: The phase that it is in, for whoever looks from outside; None between two.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._inner_s: list[float] = []
+        self.now: Phase | None = None
         self.seconds: dict[Phase, float] = {}
         self.wire_bytes = 0
         self.decoded_bytes = 0
@@ -149,11 +167,13 @@ class Tally:
 
         Phases inside a phase are not counted for it, the pause apart.
         """
-        start_s = self._clock.monotonic_s()
+        start_s, before = self._clock.monotonic_s(), self.now
         self._inner_s.append(0.0)
+        self.now = phase
         try:
             yield
         finally:
+            self.now = before
             spent_s = self._clock.monotonic_s() - start_s
             inner_s = self._inner_s.pop()
             if self._inner_s:

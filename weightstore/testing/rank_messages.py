@@ -20,6 +20,7 @@ WORK = Work(
     applied_count=1,
     launch_count=2,
     wire_bytes=3,
+    decoded_bytes=7,
     applied_bytes=4,
     skipped_bytes=5,
     full_bytes=6,

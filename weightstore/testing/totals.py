@@ -6,7 +6,8 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +16,16 @@ import numpy as np
 from weightstore.storage.durable import replace_durably
 
 FILE_NAME = "faults.json"
+MINIMA = {
+    "crash_states": 200_000,
+    "fleet_faults": 700,
+    "fuzzed_inputs": 500_000,
+    "hypothesis_examples": 5_000,
+    "mutations_caught": 100,
+    "sigkills": 1_500,
+    "simulation_seeds": 2_000,
+}
+"""What a run of all tests goes through at least."""
 
 _EXAMPLES = re.compile(r"- (\d+) passing, (\d+) failing, and \d+ invalid test cases")
 
@@ -100,6 +111,27 @@ def totals(path: Path | None = None) -> dict[str, int]:
     return found
 
 
+def too_few(found: Mapping[str, int]) -> tuple[str, ...]:
+    """Totals that are below what a run of all tests goes through, in words.
+
+    Args:
+        found: As of `totals`.
+    """
+    return tuple(
+        f"{name} is {found.get(name, 0)}, and must be {least} at least"
+        for name, least in MINIMA.items()
+        if found.get(name, 0) < least
+    )
+
+
+def main() -> int:
+    """Print all totals, and what there is too few of; 1 if anything is."""
+    found = totals()
+    missing = too_few(found)
+    sys.stdout.write("\n".join([json.dumps(found, indent=2), *missing, ""]))
+    return bool(missing)
+
+
 def default_path() -> Path:
     """`faults.json` in the nearest directory above the package that has a `pyproject.toml`.
 
@@ -132,3 +164,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

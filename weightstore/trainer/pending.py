@@ -32,6 +32,8 @@ class PutReport:
         wire_size_bytes: Packs, digest table, manifest and a new schema: what a reader of
             the version before has to fetch.
         full_size_bytes: The full form, where the version has one; else 0.
+        device_bytes: Device memory that detection on the device keeps: a copy of the baseline
+            of each tensor that is there. 0 without that setting.
         detect_s: Until the caller's tensors were read.
         write_s: From then until everything but the record was stored.
         commit_s: From then until the verdict, and the baseline moved.
@@ -47,6 +49,7 @@ class PutReport:
     piece_count: int
     wire_size_bytes: int
     full_size_bytes: int
+    device_bytes: int
     detect_s: float
     write_s: float
     commit_s: float

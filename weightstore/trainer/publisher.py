@@ -272,6 +272,7 @@ class Publisher:
             manifest=manifest,
             own_size_bytes=manifest_ref.size_bytes + manifest.digests.size_bytes,
             changed_count=draft.changed_count,
+            device_bytes=0 if self._tools.device is None else self._tools.device.size_bytes,
             notes=self._notes(),
         )
         return record, report

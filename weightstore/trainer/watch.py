@@ -37,6 +37,7 @@ class PutWatch:
         manifest: Manifest | None = None,
         own_size_bytes: int = 0,
         changed_count: int = 0,
+        device_bytes: int = 0,
         repeated: bool = False,
     ) -> PutReport:
         """What the put did, with the time until now as the last phase."""
@@ -55,6 +56,7 @@ class PutWatch:
             piece_count=delta.piece_count if delta else 0,
             wire_size_bytes=own_size_bytes + (delta.size_bytes if delta else 0),
             full_size_bytes=full.size_bytes if full else 0,
+            device_bytes=device_bytes,
             detect_s=spans_s[0],
             write_s=spans_s[1],
             commit_s=spans_s[2],

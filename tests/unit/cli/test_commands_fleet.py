@@ -156,11 +156,11 @@ def test_without_a_terminal_a_line_is_printed_for_whoever_changed(
     assert told.code == ExitCode.OK
     assert told.out.splitlines() == [
         "newest version 2, active none, 2 receivers",
-        "rollout-1: mode active, state empty, read 0 B",
-        "rollout-2: mode active, state empty, read 0 B",
-        "rollout-1: mode active, state whole, version 2, lag 0, read 0 B",
+        "rollout-1: mode active, state empty, read 0 B, written 0 B",
+        "rollout-2: mode active, state empty, read 0 B, written 0 B",
+        "rollout-1: mode active, state whole, version 2, lag 0, read 0 B, written 0 B",
         "newest version 2, active none, 1 receiver",
-        "rollout-2: mode active, state empty, read 0 B: gone",
+        "rollout-2: mode active, state empty, read 0 B, written 0 B: gone",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from weightstore.codec.digest import lanes_of
 from weightstore.errors import CorruptObjectError, DigestMismatchError, ObjectMissingError
 from weightstore.format.keys import manifest_key
+from weightstore.format.manifest import decode_manifest
+from weightstore.history.chain import delta_form
 from weightstore.history.manifests import (
     check_state_digest,
     fetch_object,
@@ -53,6 +56,19 @@ def test_a_missing_manifest_is_named(chain: ThreeVersions) -> None:
     key = manifest_key(RunId("grpo"), record.epoch, record.version, record.commit_id)
     chain.blobs.delete(key)
     with pytest.raises(ObjectMissingError, match="version 2 names the manifest"):
+        load_manifest(chain.blobs, record, LIMITS)
+
+
+def test_a_manifest_that_reads_well_and_is_another_is_refused(chain: ThreeVersions) -> None:
+    record = chain.versions.records[1]
+    count = delta_form(load_manifest(chain.blobs, record, LIMITS)).changed_count
+    key = manifest_key(RunId("grpo"), record.epoch, record.version, record.commit_id)
+    said, other = (b'"changed_count":%d' % each for each in (count, count - 1))
+    chain.blobs._blobs[key] = changed = chain.blobs._blobs[key].replace(said, other)
+    assert len(changed) == record.manifest_size_bytes
+    its_own = record.model_copy(update={"manifest_sha256": hashlib.sha256(changed).hexdigest()})
+    assert delta_form(decode_manifest(changed, its_own)).changed_count == count - 1
+    with pytest.raises(CorruptObjectError, match="is not what was committed"):
         load_manifest(chain.blobs, record, LIMITS)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -16,11 +20,15 @@ from weightstore.format.manifest import Manifest, PackRef
 from weightstore.history.pack_jobs import PackJob
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import Units
+from weightstore.receiver import receiver as receiver_module
 from weightstore.receiver.delta_work import DeltaWork
 from weightstore.receiver.live_state import Way
 from weightstore.receiver.piece_feed import OwnFeed
+from weightstore.receiver.pool import SLACK_BYTES
 from weightstore.receiver.receiver_settings import ReceiverSettings
+from weightstore.receiver.version_source import VersionSource
 from weightstore.settings import KIB, MIB, Limits
+from weightstore.storage.blobs import BlobStore
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import ReceiverLab
 from weightstore.testing.store_lab import LAB_SETTINGS
@@ -29,6 +37,7 @@ from weightstore.testing.trainer_lab import lab_settings
 TIMEOUT_S = 90
 SMALL_POOL = ReceiverSettings(pool_size_bytes=64)
 UNIT_COUNT = 5000
+T = TypeVar("T")
 
 
 class DoublingFeed(OwnFeed):
@@ -61,6 +70,150 @@ def test_a_pack_that_comes_in_the_place_of_another_is_never_written(
     report = receiver.apply()
     assert "the deltas cannot be used" in report.reason
     assert lab.is_at(arrays, 2)
+
+
+SMALL_POOLS = pytest.mark.parametrize(
+    "lack_bytes", [0, SLACK_BYTES, None], ids=["just fits", "just too small", "far too small"]
+)
+
+
+def at_once(*jobs: Callable[[], T]) -> list[T]:
+    """What jobs give that begin together in threads of their own; a deadlock ends in an error."""
+    start = threading.Barrier(len(jobs), timeout=TIMEOUT_S)
+
+    def run(job: Callable[[], T], found: Future[T]) -> None:
+        try:
+            start.wait()
+            found.set_result(job())
+        except BaseException as error:  # noqa: BLE001 -- the caller's to raise
+            found.set_exception(error)
+
+    pairs = [(job, Future[T]()) for job in jobs]
+    for pair in pairs:
+        threading.Thread(target=run, args=pair, daemon=True).start()
+    return [found.result(TIMEOUT_S) for _, found in pairs]
+
+
+class TwiceFeed(OwnFeed):
+    """Gets each pack twice, in two threads at once.
+
+    Attributes:
+        is_in_turn: The second one comes in the place of the pack that is asked for next;
+            else it is dropped.
+        twice_count: Of so many packs both were given.
+        held_count: Packs that were asked for and not released.
+        most_held_count: The largest of that.
+    """
+
+    def __init__(self, blobs: BlobStore, limits: Limits, *, is_in_turn: bool) -> None:
+        super().__init__(blobs, limits)
+        self.is_in_turn = is_in_turn
+        self.twice_count = self.held_count = self.most_held_count = 0
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._pairs: dict[int, Future[list[PackJob]]] = {}
+
+    def load(self, schema: Schema, manifest: Manifest, pack: PackRef, /) -> PackJob:
+        """The pack, or the second one of the pack that was asked for before it."""
+        with self._lock:
+            self.held_count += 1
+            self.most_held_count = max(self.most_held_count, self.held_count)
+            number = next(self._numbers)
+            is_second = self.is_in_turn and number % 2 == 1
+            pair = self._pairs[number // 2] if is_second else Future[list[PackJob]]()
+            if self.is_in_turn and not is_second:
+                self._pairs[number // 2] = pair
+            self.twice_count += is_second
+        if not is_second:
+            one = super().load
+            pair.set_result(at_once(*[lambda: one(schema, manifest, pack)] * 2))
+        return pair.result(TIMEOUT_S)[is_second]
+
+    def release(self, job: PackJob, /) -> None:
+        """One less is held."""
+        del job
+        with self._lock:
+            self.held_count -= 1
+
+    def release_all(self) -> None:
+        """The next delta begins anew."""
+        with self._lock:
+            self.held_count = 0
+            self._numbers = count()
+            self._pairs.clear()
+
+
+def twice_fed(
+    monkeypatch: pytest.MonkeyPatch, thread_count: int, *, is_in_turn: bool
+) -> tuple[ReceiverLab, TwiceFeed]:
+    """A lab whose receivers have few workers and get each pack twice."""
+    lab = ReceiverLab.with_versions(mixed_schema(), 3, share=0.05)
+    settings = replace(lab.source.settings, thread_count=thread_count)
+    lab.source = VersionSource(lab.blobs, lab.versions.store.log, settings)
+    feed = TwiceFeed(lab.blobs, settings.limits, is_in_turn=is_in_turn)
+    monkeypatch.setattr(receiver_module, "feed_of", lambda *_: feed)
+    return lab, feed
+
+
+def just_enough(lab: ReceiverLab) -> int:
+    """The size of the smallest pool that a change to version 2 fits, to `SLACK_BYTES`."""
+    receiver, _ = lab.host_receiver(at=1)
+    receiver.stage(2)
+    return receiver._weights._maker._pool.used_bytes
+
+
+@pytest.mark.parametrize("thread_count", [1, 2])
+@SMALL_POOLS
+def test_a_pack_that_comes_twice_at_once_is_written_once(
+    thread_count: int, lack_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While two threads want the version, workers are few, and the pool is as small as can be."""
+    lab, feed = twice_fed(monkeypatch, thread_count, is_in_turn=False)
+    size_bytes = 64 if lack_bytes is None else just_enough(lab) - lack_bytes
+    settings = ReceiverSettings(pool_size_bytes=size_bytes)
+    receiver, arrays = lab.host_receiver(settings, at=1)
+    changed_count = sum(
+        int(np.count_nonzero(lab.expected(1, name) != lab.expected(2, name))) for name in arrays
+    )
+    feed.most_held_count = 0
+    reports = at_once(*[lambda: receiver.refit(2)] * 2)
+    assert sorted(each.applied_count for each in reports) == [0, changed_count]
+    done = max(reports, key=lambda each: each.applied_count)
+    assert done.way is (Way.STREAMED if lack_bytes != 0 else Way.CHANGE)
+    assert lab.is_at(arrays, 2)
+    assert receiver.verify().version == 2
+    if lack_bytes is None:
+        assert 1 <= feed.most_held_count <= thread_count + 1
+    # As without the second packs, to the last byte.
+    monkeypatch.setattr(receiver_module, "feed_of", lambda *_: None)
+    plain, _ = lab.host_receiver(settings, at=1)
+    expected = plain.refit(2)
+    assert (done.size_bytes, done.applied_count) == (expected.size_bytes, expected.applied_count)
+    assert receiver.refit(3).target == 3
+    assert lab.is_at(arrays, 3)
+
+
+@pytest.mark.parametrize("thread_count", [1, 2])
+@SMALL_POOLS
+def test_a_pack_that_comes_twice_in_turn_is_never_written(
+    thread_count: int, lack_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were made at once, and the second one takes the place of another."""
+    lab, feed = twice_fed(monkeypatch, thread_count, is_in_turn=False)
+    size_bytes = 64 if lack_bytes is None else just_enough(lab) - lack_bytes
+    receiver, arrays = lab.host_receiver(ReceiverSettings(pool_size_bytes=size_bytes), at=1)
+    feed.is_in_turn = True
+    reports = at_once(*[lambda: receiver.stage(2)] * 2)
+    assert {each.way for each in reports} == {Way.FULL}
+    assert feed.twice_count >= 1
+    assert lab.is_at(arrays, 1), "written before it was known to fit"
+    report = receiver.apply()
+    assert "the deltas cannot be used" in report.reason
+    assert lab.is_at(arrays, 2)
+    assert receiver.verify().version == 2
+    feed.is_in_turn = False
+    assert receiver.refit(3).way is not Way.FULL
+    assert lab.is_at(arrays, 3)
 
 
 def weights(step: int) -> dict[str, np.ndarray]:

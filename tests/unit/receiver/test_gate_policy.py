@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from weightstore.errors import NotReadyError
+from weightstore.errors import InputRefusedError, NotReadyError
 from weightstore.ids import Sha256, Slot, VersionId
-from weightstore.receiver.gate import ServingGate, Wanted
+from weightstore.receiver.gate import SampleVersions, ServingGate, Wanted
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.serve_policy import Mode, ServePolicy, TailView
 from weightstore.testing.virtual_time import VirtualClock
@@ -205,3 +205,15 @@ def test_readiness_opens_no_block() -> None:
     assert story.gate.refusal() == ""
     assert story.gate.close("a change", 0)
     assert "a change" in story.gate.refusal()
+
+
+@pytest.mark.parametrize("token", [6, 7, -1, 1.5, True])
+def test_a_sample_is_noted_forwards(token: object) -> None:
+    sample = SampleVersions()
+    sample.add(VersionId(1), 0)
+    sample.add(VersionId(1), 3)
+    sample.add(VersionId(2), 7)
+    with pytest.raises(InputRefusedError, match="first_token"):
+        sample.add(VersionId(3), token)  # type: ignore[arg-type]
+    sample.add(VersionId(3), 8)
+    assert [(each.version, each.first_token) for each in sample.served] == [(1, 0), (2, 7), (3, 8)]

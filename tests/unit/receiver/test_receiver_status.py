@@ -27,8 +27,16 @@ from weightstore.receiver.receiver_status import (
     staged_ref,
     state_name,
 )
-from weightstore.receiver.reports import ByteCounts, Phase, RefitFailure, RefitReport, Report
+from weightstore.receiver.reports import (
+    ByteCounts,
+    Phase,
+    RefitFailure,
+    RefitReport,
+    Report,
+    Tally,
+)
 from weightstore.receiver.serve_policy import TailView
+from weightstore.testing.virtual_time import VirtualClock
 
 REF = VersionRef(VersionId(3), Sha256("3" * 64))
 DONE = RefitReport(
@@ -49,10 +57,31 @@ def test_each_report_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.INFO, "weightstore.receiver"):
         reporter.tell(DONE)
         reporter.tell(FAILED)
-    assert [record.getMessage() for record in caplog.records] == [
-        "version 2 -> 3 by change, pause 250.0 ms, 10 bytes read, 4 written",
-        "version 3 -> 4 failed with WS-6003, 5 bytes read, 0 written: turned away",
-    ]
+    done, failed = (record.getMessage() for record in caplog.records)
+    assert done == (
+        "version 2 -> 3 by change; ms: pause 250.0; bytes: wire 10, decoded 0, applied 4, "
+        "skipped 0, full 0"
+    )
+    assert failed == (
+        "version 3 -> 4 failed with WS-6003: turned away; ms: none; bytes: wire 5, decoded 0, "
+        "applied 0, skipped 0, full 0"
+    )
+
+
+def test_what_is_done_is_said_as_closely_as_it_says() -> None:
+    reporter, tally = Reporter(), Tally(VirtualClock())
+    seen = [reporter.phase]
+    with reporter.doing("refit", lambda: tally.now):
+        seen.append(reporter.phase)
+        with tally.phase(Phase.PAUSE):
+            with tally.phase(Phase.APPLY):
+                seen.append(reporter.phase)
+                with reporter.doing("scan"):
+                    seen.append(reporter.phase)
+            seen.append(reporter.phase)
+        seen.append(reporter.phase)
+    seen.append(reporter.phase)
+    assert seen == ["", "refit", "apply", "scan", "pause", "refit", ""]
 
 
 def test_a_callback_that_fails_keeps_no_other_from_being_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -12,9 +13,11 @@ import pytest
 
 from weightstore.testing.totals import (
     FILE_NAME,
+    MINIMA,
     add,
     default_path,
     example_count,
+    main,
     totals,
     union_when_complete,
 )
@@ -154,6 +157,23 @@ def test_every_session_adds_the_examples_that_its_tests_have_run(
     seen = (tmp_path / "seen").read_text(encoding="ascii")
     assert totals(tmp_path / "out")["hypothesis_examples"] == len(seen)
     assert (seen.count("n"), seen.count("f"), seen.count("m")) == (30, 2, 5)
+
+
+def test_what_a_whole_run_must_go_through_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "faults.json"
+    monkeypatch.setattr("weightstore.testing.totals.default_path", lambda: file)
+    for name, least in MINIMA.items():
+        assert main() == 1
+        assert f"{name} is 0, and must be {least} at least" in capsys.readouterr().out
+        add(name, least - 1)
+    assert main() == 1
+    for name in MINIMA:
+        add(name, 1)
+    assert main() == 0
+    last = capsys.readouterr().out.rpartition("{")
+    assert json.loads("{" + last[2]) == MINIMA
 
 
 def _keep(folder: Path, name: str) -> frozenset[int] | None:

@@ -322,10 +322,11 @@ def test_its_cost_is_said_once(lab: TrainerLab, caplog: pytest.LogCaptureFixture
         caplog.at_level(logging.INFO, "weightstore.trainer"),
         lab.trainer(device=device) as trainer,
     ):
-        for step in range(3):
-            trainer.put_step(step, state).result()
+        reports = [trainer.put_step(step, state).report() for step in range(3)]
     expected = 2 * (LARGE + 200 * 400)
     assert device.size_bytes == expected
+    # The first put compares with nothing, the third one is a repeat of no change.
+    assert [report.device_bytes for report in reports] == [0, expected, expected]
     told = [one.getMessage() for one in caplog.records if one.name == "weightstore.trainer"]
     assert len(told) == 1
     assert f"{expected} bytes of device memory for 2 tensors" in told[0]

@@ -27,6 +27,7 @@ def report(*notes: str) -> PutReport:
         piece_count=1,
         wire_size_bytes=100,
         full_size_bytes=0,
+        device_bytes=0,
         detect_s=0.1,
         write_s=0.2,
         commit_s=0.3,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from weightstore.ids import VersionId
 from weightstore.receiver.ranks.messages import Answer
+from weightstore.receiver.reports import ByteCounts, spent_text
 
 LOGGER = logging.getLogger("weightstore.receiver")
 
@@ -24,6 +25,7 @@ class RankReport:
         applied_count: Units that were written.
         launch_count: Writes that live memory saw.
         wire_bytes: Bytes of the objects that were read.
+        decoded_bytes: Bytes of positions and values of changes in them.
         applied_bytes: Bytes written to live memory.
         skipped_bytes: Bytes of changed units that do not live there.
         full_bytes: Bytes of everything that lives there.
@@ -37,6 +39,7 @@ class RankReport:
     applied_count: int = 0
     launch_count: int = 0
     wire_bytes: int = 0
+    decoded_bytes: int = 0
     applied_bytes: int = 0
     skipped_bytes: int = 0
     full_bytes: int = 0
@@ -72,17 +75,37 @@ def rank_reports(answers: Sequence[Answer]) -> tuple[RankReport, ...]:
 def logged(report: EngineReport) -> EngineReport:
     """Log a refit of an engine, as a receiver does its own, and give the report back."""
     LOGGER.info(
-        "version %s -> %s by %s%s on %d ranks, pause %.1f ms, %d bytes read, %d written",
+        "version %s -> %s by %s%s on %d ranks, stage %.1f ms, pause %.1f ms; of the slowest rank "
+        "and of all: %s",
         report.base,
         report.target,
         ", ".join(sorted({rank.way for rank in report.ranks})),
         " again" if report.is_redo else "",
         len(report.ranks),
+        1000 * report.stage_s,
         1000 * report.pause_s,
-        sum(rank.wire_bytes for rank in report.ranks),
-        sum(rank.applied_bytes for rank in report.ranks),
+        spent_text(_slowest(report.ranks), _all_bytes(report.ranks)),
     )
     return report
+
+
+def _slowest(ranks: Sequence[RankReport]) -> dict[str, float]:
+    """Of each phase the longest time of any rank."""
+    found: dict[str, float] = {}
+    for rank in ranks:
+        for name, seconds in rank.seconds.items():
+            found[name] = max(found.get(name, 0.0), seconds)
+    return found
+
+
+def _all_bytes(ranks: Sequence[RankReport]) -> ByteCounts:
+    return ByteCounts(
+        wire=sum(rank.wire_bytes for rank in ranks),
+        decoded=sum(rank.decoded_bytes for rank in ranks),
+        applied=sum(rank.applied_bytes for rank in ranks),
+        skipped=sum(rank.skipped_bytes for rank in ranks),
+        full=sum(rank.full_bytes for rank in ranks),
+    )
 
 
 def _report(answer: Answer) -> RankReport:
@@ -97,6 +120,7 @@ def _report(answer: Answer) -> RankReport:
         applied_count=work.applied_count,
         launch_count=work.launch_count,
         wire_bytes=work.wire_bytes,
+        decoded_bytes=work.decoded_bytes,
         applied_bytes=work.applied_bytes,
         skipped_bytes=work.skipped_bytes,
         full_bytes=work.full_bytes,

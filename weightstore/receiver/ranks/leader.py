@@ -155,6 +155,19 @@ class Leader:
         """
         return self._driven(self.refitting(selector))
 
+    def verify(self) -> VersionRef:
+        """Look at every element on every rank; the ranks serve meanwhile.
+
+        Returns:
+            The version that is open on every rank.
+
+        Raises:
+            InputRefusedError: no version is.
+            RankFailedError: weights of a rank differ, or it is gone; the facts name it, the message
+                the tensors. No rank serves; the next refit writes what is needed.
+        """
+        return self._driven(self.verifying())
+
     # The same as generators, which yield while an answer is missing: a test puts any step of any
     # rank in between.
 
@@ -174,12 +187,12 @@ class Leader:
         """`refit`, step by step."""
         return self._guarded(self._refit(arguments.selector(selector)))
 
-    def _driven(self, waiting: Waiting[T]) -> T:
-        """Run to the end, with this process's own rank in between; every wait has a deadline.
+    def verifying(self) -> Waiting[VersionRef]:
+        """`verify`, step by step."""
+        return self._guarded(self._verify())
 
-        Raises:
-            InputRefusedError, StoreClosedError: as `alone`.
-        """
+    def _driven(self, waiting: Waiting[T]) -> T:
+        """Run to the end, with this process's own rank in between; every wait has a deadline."""
         with self.alone(), closing(waiting):
             while True:
                 try:
@@ -250,6 +263,19 @@ class Leader:
         if self.live == VersionRef.of(record) and (yield from self._is_open(self.live)):
             return EngineReport(record.version, record.version)
         return (yield from self._round(record))
+
+    def _verify(self) -> Waiting[VersionRef]:
+        yield from self._ready()
+        if self.live is None:
+            raise InputRefusedError("no version is open on every rank", do="Refit the engine.")
+        live = self.live
+        answers = yield from self._ask(Part.SCAN, live)
+        try:
+            _refuse_failed(answers)
+        except RankFailedError as error:
+            yield from self._soil(live, error.message)
+            raise
+        return live
 
     def _is_open(self, ref: VersionRef) -> Waiting[bool]:
         """Whether every rank is there and still holds the version that was opened."""

@@ -40,7 +40,7 @@ Text = Annotated[str, Field(max_length=TEXT_LENGTH_MAX)]
 
 
 class Part(enum.Enum):
-    """What a leader asks for: the parts of a round in their order, and three of no round."""
+    """What a leader asks for: the parts of a round in their order, and four of no round."""
 
     ATTACH = "attach"
     """Close the gate, look at everything that is live, and say what it is."""
@@ -56,6 +56,8 @@ class Part(enum.Enum):
     """Open the gate."""
     CALL = "call"
     """Say that you are there: the version is open already."""
+    SCAN = "scan"
+    """Look at everything that is live; the version is open."""
     SOIL = "soil"
     """Give up what is known: the digests do not add up."""
 
@@ -104,6 +106,7 @@ class Work(CanonicalModel):
     applied_count: Count
     launch_count: Count
     wire_bytes: Count
+    decoded_bytes: Count
     applied_bytes: Count
     skipped_bytes: Count
     full_bytes: Count

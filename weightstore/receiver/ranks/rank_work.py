@@ -11,6 +11,7 @@ from weightstore.clock import Clock
 from weightstore.errors import InputRefusedError, LiveWeightsError
 from weightstore.ids import Sha256
 from weightstore.receiver.delta_work import LiveTables
+from weightstore.receiver.live_check import live_check
 from weightstore.receiver.live_state import Applying, NothingStaged, Ready, VersionRef
 from weightstore.receiver.live_weights import LiveWeights
 from weightstore.receiver.placement import Placement
@@ -28,6 +29,7 @@ _PHASES = {
     Part.APPLY: "apply",
     Part.RESUME: "apply",
     Part.OPEN: "apply",
+    Part.SCAN: "scan",
 }
 """What a status says while a part is done."""
 
@@ -93,7 +95,7 @@ class RankWork:
         Raises:
             WeightStoreError: as the parts of `LiveWeights`.
         """
-        with self._weights() as weights, self._reporter.doing(_PHASES.get(part, "")):
+        with self._weights() as weights, self._reporter.doing(_PHASES.get(part, ""), self._phase):
             try:
                 return self._do(weights, part, target, base, reason)
             except Exception as error:
@@ -122,6 +124,10 @@ class RankWork:
             # The leader logs what was done, for all ranks.
             self._reporter.tell(self._untold.pop(0), done_level=logging.DEBUG)
 
+    def _phase(self) -> Phase | None:
+        """What the round that was staged last is in."""
+        return None if self._round is None else self._round.tally.now
+
     def _do(
         self,
         weights: LiveWeights,
@@ -134,6 +140,9 @@ class RankWork:
             return self._stage(weights, target, base)
         if part is Part.APPLY:
             return self._apply(weights, target)
+        if part is Part.SCAN:
+            self._scan(weights, target)
+            return NO_TABLES
         self._move(weights, part, target, reason)
         return NO_TABLES
 
@@ -171,10 +180,18 @@ class RankWork:
                     self._round.given_up(reason, weights.placement.size_bytes)
             case Part.CALL:
                 pass
-            case Part.ATTACH | Part.STAGE | Part.APPLY:
+            case Part.ATTACH | Part.STAGE | Part.APPLY | Part.SCAN:
                 raise _out_of_turn(f"{part.value!r} cannot be asked for here")
             case _:
                 assert_never(part)
+
+    def _scan(self, weights: LiveWeights, target: VersionRef) -> None:
+        """Look at everything; what differs is the error."""
+        if weights.held != target:
+            raise _out_of_turn(f"this rank holds {weights.held}, its engine {target}")
+        numbers = list(range(len(weights.placement.destinations)))
+        names = weights.look_at(numbers, Tally(self._clock))
+        live_check(weights.placement, target, numbers, names).raise_if_differing()
 
     def _attach(self, weights: LiveWeights) -> Tables:
         self._closed_for = None

@@ -132,6 +132,7 @@ class RankRound:
             applied_count=tally.applied_count,
             launch_count=tally.launch_count,
             wire_bytes=tally.wire_bytes,
+            decoded_bytes=tally.decoded_bytes,
             applied_bytes=tally.applied_bytes,
             skipped_bytes=tally.skipped_bytes,
             full_bytes=full_bytes,

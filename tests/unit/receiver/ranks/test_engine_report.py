@@ -24,6 +24,7 @@ def test_what_a_rank_says_is_in_its_report() -> None:
         applied_count=1,
         launch_count=2,
         wire_bytes=3,
+        decoded_bytes=7,
         applied_bytes=4,
         skipped_bytes=5,
         full_bytes=6,
@@ -33,15 +34,21 @@ def test_what_a_rank_says_is_in_its_report() -> None:
 
 
 def test_a_refit_of_an_engine_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    ranks = rank_reports(
-        [rank_answer(0, work=WORK), rank_answer(1, work=WORK.model_copy(update={"way": "full"}))]
+    slow = WORK.model_copy(
+        update={"way": "full", "seconds_us": {"apply": 2_500_000, "wait": 10_000}}
     )
-    report = EngineReport(VersionId(2), VersionId(3), ranks, is_redo=True, pause_s=0.25)
+    ranks = rank_reports([rank_answer(0, work=WORK), rank_answer(1, work=slow)])
+    report = EngineReport(
+        VersionId(2), VersionId(3), ranks, is_redo=True, pause_s=0.25, stage_s=1.25
+    )
     with caplog.at_level("INFO", "weightstore.receiver"):
         assert logged(report) is report
-    assert caplog.messages == [
-        "version 2 -> 3 by change, full again on 2 ranks, pause 250.0 ms, 6 bytes read, 8 written"
-    ]
+    (line,) = caplog.messages
+    assert line == (
+        "version 2 -> 3 by change, full again on 2 ranks, stage 1250.0 ms, pause 250.0 ms; of the "
+        "slowest rank and of all: ms: wait 10.0, apply 2500.0; bytes: wire 6, decoded 14, "
+        "applied 8, skipped 10, full 12"
+    )
 
 
 def test_nothing_to_do_has_no_ranks() -> None:

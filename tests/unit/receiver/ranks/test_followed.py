@@ -23,6 +23,7 @@ from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.followed import FollowedEngine
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.receiver_status import state_name
+from weightstore.receiver.reports import Phase
 from weightstore.receiver.version_source import VersionSource
 from weightstore.testing.faults import Fault, LossyBlobs
 from weightstore.testing.rank_lab import RankLab, split
@@ -298,7 +299,10 @@ def test_a_refit_is_logged_by_the_leader_alone(caplog: pytest.LogCaptureFixture)
     with caplog.at_level("INFO", "weightstore.receiver"):
         fleet.engine.leader.refit(1)
     (line,) = [each for each in caplog.messages if "->" in each]
-    assert line.startswith("version None -> 1 by full on 2 ranks, pause ")
+    assert line.startswith("version None -> 1 by full on 2 ranks, stage ")
+    assert all(f" {phase.value} " in line for phase in (Phase.DISCOVER, Phase.FETCH, Phase.PAUSE))
+    size_bytes = 12 * 10 * 2 + 9 * 4
+    assert line.endswith(f"skipped 0, full {size_bytes}")
 
 
 def test_an_engine_is_followed_once_and_by_rank_0() -> None:

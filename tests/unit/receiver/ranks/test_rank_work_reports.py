@@ -205,7 +205,7 @@ def test_a_status_says_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> No
     seen: list[str] = []
     story.receiver.on_applied(lambda _: seen.append(story.receiver.status().phase))
     story.round(1)
-    assert seen == ["apply"]
+    assert seen == ["resume"]
     assert story.receiver.status().phase == ""
     look_at = LiveWeights.look_at
 
@@ -215,4 +215,4 @@ def test_a_status_says_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(LiveWeights, "look_at", looked)
     story.attach()
-    assert seen == ["apply", "scan"]
+    assert seen == ["resume", "scan"]
