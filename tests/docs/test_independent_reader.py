@@ -33,8 +33,8 @@ PAGE = READER.with_name("reading-without-weightstore.md")
 LINE_COUNT_MAX = 145
 LINE_COUNT_SAID = 140
 """What the page says, "some"."""
-# The model of the demo in full, for some of its steps: each is a version of 67 MB.
-DEMO = [sys.executable, "-m", "weightstore", "demo", "--json", "--steps", "4"]
+# The demo as it is, with all of its twenty steps.
+DEMO = [sys.executable, "-m", "weightstore", "demo", "--json"]
 BOXED = "BF16/large"
 ROWS = slice(64 * 256, 164 * 256)
 """Units of the box: a hundred rows of it."""
