@@ -26,6 +26,7 @@ EVERYTHING = (
     "cut_writes",
     "delayed",
     "killed",
+    "invalidated",
     "lost_answer",
     "lost_request",
     "outage",

@@ -8,15 +8,12 @@ another waits for the next engine.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Protocol
 
 from weightstore.clock import Clock
 from weightstore.errors import (
     BlobExistsError,
-    CorruptError,
     CorruptObjectError,
     InputRefusedError,
     StoreClosedError,
@@ -24,9 +21,9 @@ from weightstore.errors import (
     UnknownOutcomeError,
 )
 from weightstore.ids import VersionId
-from weightstore.receiver.follower import STOP_TIMEOUT_S, Follower
+from weightstore.receiver.follower import Follower
 from weightstore.receiver.live_check import LiveCheck
-from weightstore.receiver.live_state import Live
+from weightstore.receiver.live_state import Dirty, Live
 from weightstore.receiver.live_weights import Callback
 from weightstore.receiver.membership import Membership, Standing
 from weightstore.receiver.ranks.channel import (
@@ -39,6 +36,7 @@ from weightstore.receiver.ranks.channel import (
 from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.followed import FollowedEngine
 from weightstore.receiver.ranks.leader import Leader
+from weightstore.receiver.ranks.looking import Stop, looking
 from weightstore.receiver.ranks.messages import (
     NO_TABLES,
     Answer,
@@ -59,14 +57,6 @@ from weightstore.receiver.receiver import Receiver
 from weightstore.receiver.receiver_status import ReceiverStatus, ReportCallback
 from weightstore.receiver.serve_policy import Mode, TailView
 from weightstore.storage import machine
-
-
-class Stop(Protocol):
-    """What ends a loop: a `threading.Event`."""
-
-    def is_set(self) -> bool:
-        """Whether to end."""
-        ...
 
 
 class EngineRank:
@@ -113,6 +103,7 @@ class EngineRank:
         self._generation = 0
         self._engine: Engine | None = None
         self._turn = 0
+        self._is_open = False
         self._answer: tuple[str, bytes] | None = None
         self._failed_count = 0
         self._own_process = machine.process_id()
@@ -261,7 +252,7 @@ class EngineRank:
         key = order_key(self._generation, self._turn + 1)
         data = self._channel.get(key, max_size_bytes=self._settings.message_size_bytes)
         if data is None:
-            return False
+            return self._tell_given_up()
         self._follow(self._engine, decode(Order, data, what=key))
         return True
 
@@ -279,26 +270,11 @@ class EngineRank:
         if self._receiver.settings.policy.mode is Mode.CONTROLLER:
             self._serve(stop)
             return
-        ended = threading.Event()
-        watcher = threading.Thread(
-            target=self._watch, args=(stop, ended), name="weightstore-look", daemon=True
-        )
-        watcher.start()
-        try:
+        with looking(self.poll, self._receiver.settings.poll_s, stop):
             self._serve(stop)
-        finally:
-            ended.set()
-            watcher.join(STOP_TIMEOUT_S)
 
     def _refuse_fork(self) -> None:
         machine.refuse_fork(self._own_process, f"rank {self.rank}", OWN_ENGINE)
-
-    def _watch(self, stop: Stop, ended: threading.Event) -> None:
-        while not (stop.is_set() or ended.is_set()):
-            # A failure needs no answer here: what was looked at grows old, and the gate sees it.
-            with suppress(UnavailableError, UnknownOutcomeError, CorruptError):
-                self.poll()
-            ended.wait(self._receiver.settings.poll_s)
 
     def _serve(self, stop: Stop) -> None:
         while not stop.is_set():
@@ -326,7 +302,7 @@ class EngineRank:
 
     def _enter(self, generation: int) -> None:
         """Leave the engine before, and join a newer one."""
-        self._engine, self._answer = None, None
+        self._engine, self._answer, self._is_open = None, None, False
         key = engine_key(generation)
         data = self._channel.get(key, max_size_bytes=self._settings.message_size_bytes)
         if data is None:
@@ -350,6 +326,19 @@ class EngineRank:
         self._answer = (answer_key(generation, 0, self.rank), encode(answer, tables))
         self._put_answer()
 
+    def _tell_given_up(self) -> bool:
+        """Tell a leader that follows the log of weights that were given up between two orders.
+
+        It begins a new engine. One that is told what to do learns of them when it asks next.
+        """
+        is_followed = self._receiver.settings.policy.mode is not Mode.CONTROLLER
+        if not (is_followed and self._is_open and isinstance(self.live, Dirty)):
+            return False
+        with suppress(BlobExistsError):
+            self._channel.put(lost_key(self._generation, self.rank), b"")
+        self._is_open = False
+        return True
+
     def _follow(self, engine: Engine, order: Order) -> None:
         if (order.engine_id, order.turn) != (engine.engine_id, self._turn + 1):
             raise CorruptObjectError(
@@ -367,6 +356,9 @@ class EngineRank:
         answer = answer.model_copy(update={"turn": order.turn, **counts_of(tables)})
         key = answer_key(self._generation, order.turn, self.rank)
         self._answer, self._turn = (key, encode(answer, tables)), order.turn
+        stays_open = order.part in {Part.STAGE, Part.CALL, Part.SCAN} and self._is_open
+        # Whatever is not whole any more, the answer has said so.
+        self._is_open = (order.part is Part.OPEN or stays_open) and answer.held is not None
         self._put_answer()
 
     def _answered(self, engine: Engine, part: Part, failures: list[Exception]) -> Answer:

@@ -103,6 +103,8 @@ class FollowedEngine:
             self._is_cut_off = True
         else:
             self._is_cut_off = False
+        if self._leader.live is not None and isinstance(self._receiver.live, Dirty):
+            self._lost_engine_id = engine_id  # of rank 0 nobody takes a step between two rounds
         return view
 
     def stage(self, selector: int | str, /) -> VersionRef:

@@ -156,15 +156,12 @@ class Leader:
         return self._driven(self.refitting(selector))
 
     def verify(self) -> VersionRef:
-        """Look at every element on every rank; the ranks serve meanwhile.
-
-        Returns:
-            The version that is open on every rank.
+        """Look at every element on every rank, all of which serve; the version that they are.
 
         Raises:
             InputRefusedError: no version is.
-            RankFailedError: weights of a rank differ, or it is gone; the facts name it, the message
-                the tensors. No rank serves; the next refit writes what is needed.
+            RankFailedError: weights of a rank differ, or it is gone; the message names both. No
+                rank serves; the next refit writes what is needed.
         """
         return self._driven(self.verifying())
 
@@ -295,9 +292,12 @@ class Leader:
         self._roll_call.round += 1
         self._drop_staged()
         answers = yield from self._ask(Part.STAGE, target)
+        base = self.live
+        if any(one.held is None or ref_of(one.held) != base for one, _ in answers):
+            self.live = None  # a rank has found that its weights are others
         _refuse_failed(answers)
         try:
-            self._sums.check_staged(answers, record, self.live)
+            self._sums.check_staged(answers, record, base)
         except RanksDisagreeError as error:
             yield from self._soil(target, error.message)
             raise

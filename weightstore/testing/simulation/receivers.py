@@ -42,6 +42,8 @@ from weightstore.testing.virtual_time import SeededEntropy
 from weightstore.testing.wrapped_storage import WrappedStorage
 
 CUT_RATIO_MAX = 0.2
+INVALIDATED_RATIO = 0.02
+"""How often an engine gives its weights up, of its looks for work."""
 _TOKEN_COUNT = 3
 
 
@@ -155,6 +157,10 @@ class Process:
         while True:
             _check_errors(self.world, self.group, follower())
             self.world.turns.pause(0.2 + float(self.chances.random()) * 0.6)
+            if float(self.chances.random()) < INVALIDATED_RATIO and not self.world.is_calm:
+                receiver.invalidate("something else has written here")
+                self.world.counts["invalidated"] += 1
+                self.world.say(self.group.name, "gives its weights up")
             try:
                 if float(self.chances.random()) < 0.2:  # noqa: PLR2004 -- one in five is a request
                     self._request(receiver)

@@ -12,13 +12,13 @@ from types import ModuleType
 
 from weightstore.receiver import follower, gate, membership, receiver_status, refits
 from weightstore.receiver.host_agent import segment_cache
-from weightstore.receiver.ranks import engine_rank
+from weightstore.receiver.ranks import looking
 from weightstore.testing.simulation.turns import Task, Turns
 
 MODULES: tuple[ModuleType, ...] = (
-    engine_rank,
     follower,
     gate,
+    looking,
     membership,
     receiver_status,
     refits,

@@ -148,6 +148,64 @@ def test_a_rank_that_starts_again_between_rounds_is_brought_back_without_a_new_v
     assert fleet.member().state == "whole"
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_has_given_up_its_weights_is_brought_back_without_a_new_version(
+    rank: int,
+) -> None:
+    fleet = Fleet()
+    fleet.activate(3)
+    fleet.follow()
+    fleet.engine.ranks[rank].engine.invalidate()
+    # Of rank 0 nobody takes a step; rank 1 says it once, and has nothing to do then.
+    assert fleet.engine.step(1) == (rank == 1)
+    assert not fleet.engine.step(1)
+    fleet.look()
+    fleet.follower.look()
+    assert (fleet.member().state, fleet.member().live) == ("dirty", None)
+    fleet.follow()
+    assert fleet.engine.all_hold(3)
+    assert fleet.member().state == "whole"
+    # And it is told once: nothing of it is left that would begin an engine again.
+    engine_id = fleet.engine.leader.engine_id
+    fleet.follow()
+    assert fleet.engine.leader.engine_id == engine_id
+
+
+@pytest.mark.parametrize("begins", ["a round", "a new engine"])
+def test_what_a_leader_has_learned_is_not_told_again(begins: str) -> None:
+    """It would end the engine in which the rank is being brought back."""
+    fleet = Fleet()
+    fleet.activate(1)
+    fleet.follow()
+    leader = fleet.engine.leader
+    fleet.engine.ranks[1].engine.invalidate()
+    # The order is there before the rank has looked whether there is one.
+    fleet.engine.drive(leader.staging(2) if begins == "a round" else leader.attaching())
+    engine_id = leader.engine_id
+    assert not fleet.engine.step(1)
+    assert leader.lost_ranks() == ()
+    assert leader.refit(2).target == 2
+    assert leader.engine_id == engine_id
+    assert all(fleet.engine.holds(rank, 2) for rank in fleet.engine.ranks.values())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_damage_is_found_at_staging_is_brought_back_without_an_activation(
+    rank: int,
+) -> None:
+    fleet = Fleet(replace(ACTIVE, receiver=replace(ACTIVE.receiver, scan_refit_count=1)))
+    fleet.activate(1)
+    fleet.follow(1)
+    assert fleet.engine.all_hold(1)
+    fleet.engine.is_checked = False
+    for units in fleet.engine.ranks[rank].arrays.values():
+        units[:] = 7  # behind its back
+    fleet.follow(6)
+    fleet.engine.is_checked = True
+    assert fleet.engine.all_hold(1)
+    assert fleet.member().state == "whole"
+
+
 def test_a_staged_version_is_taken_back_when_a_rank_is_gone() -> None:
     fleet = Fleet()
     fleet.activate(1)
