@@ -18,7 +18,7 @@ from weightstore.testing.removed_steps import OPTION, STEPS, why_not_missed
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = "weightstore.testing.removed_steps"
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 QUICK = ("read-back-of-records", "pack-sha256", "digest-difference-at-staging")
 """Those that a run without the slow tests has too."""
 

@@ -18,7 +18,7 @@ from weightstore.storage.durable import replace_durably
 FILE_NAME = "faults.json"
 MINIMA = {
     "crash_states": 200_000,
-    "fleet_faults": 700,
+    "fleet_faults": 380,
     "fuzzed_inputs": 500_000,
     "hypothesis_examples": 5_000,
     "mutations_caught": 100,

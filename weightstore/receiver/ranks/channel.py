@@ -43,6 +43,11 @@ def lost_key(generation: int, rank: int) -> str:
     return f"{ROUNDS_PREFIX}{generation}-lost-{rank}"
 
 
+def given_up_key(generation: int, turn: int, rank: int) -> str:
+    """Name of a rank's word that it no longer holds what it has opened at a turn."""
+    return f"{ROUNDS_PREFIX}{generation}-given-up-{turn}-{rank}"
+
+
 def generation_of(key: str) -> int:
     """The engine that an order, an answer or a word of loss belongs to.
 

@@ -9,7 +9,7 @@ another waits for the next engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
 from weightstore.clock import Clock
 from weightstore.errors import (
@@ -30,6 +30,7 @@ from weightstore.receiver.ranks.channel import (
     RankChannel,
     answer_key,
     engine_key,
+    given_up_key,
     lost_key,
     order_key,
 )
@@ -103,7 +104,7 @@ class EngineRank:
         self._generation = 0
         self._engine: Engine | None = None
         self._turn = 0
-        self._is_open = False
+        self._opened_turn: int | None = None
         self._answer: tuple[str, bytes] | None = None
         self._failed_count = 0
         self._own_process = machine.process_id()
@@ -302,7 +303,7 @@ class EngineRank:
 
     def _enter(self, generation: int) -> None:
         """Leave the engine before, and join a newer one."""
-        self._engine, self._answer, self._is_open = None, None, False
+        self._engine, self._answer, self._opened_turn = None, None, None
         key = engine_key(generation)
         data = self._channel.get(key, max_size_bytes=self._settings.message_size_bytes)
         if data is None:
@@ -327,16 +328,14 @@ class EngineRank:
         self._put_answer()
 
     def _tell_given_up(self) -> bool:
-        """Tell a leader that follows the log of weights that were given up between two orders.
+        """Tell of weights that were given up since they were opened, for whoever follows the log.
 
-        It begins a new engine. One that is told what to do learns of them when it asks next.
+        A leader that is told what to do learns of them when it asks next.
         """
-        is_followed = self._receiver.settings.policy.mode is not Mode.CONTROLLER
-        if not (is_followed and self._is_open and isinstance(self.live, Dirty)):
+        if self._opened_turn is None or not isinstance(self.live, Dirty):
             return False
-        with suppress(BlobExistsError):
-            self._channel.put(lost_key(self._generation, self.rank), b"")
-        self._is_open = False
+        self._channel.put(given_up_key(self._generation, self._opened_turn, self.rank), b"")
+        self._opened_turn = None
         return True
 
     def _follow(self, engine: Engine, order: Order) -> None:
@@ -356,9 +355,10 @@ class EngineRank:
         answer = answer.model_copy(update={"turn": order.turn, **counts_of(tables)})
         key = answer_key(self._generation, order.turn, self.rank)
         self._answer, self._turn = (key, encode(answer, tables)), order.turn
-        stays_open = order.part in {Part.STAGE, Part.CALL, Part.SCAN} and self._is_open
-        # Whatever is not whole any more, the answer has said so.
-        self._is_open = (order.part is Part.OPEN or stays_open) and answer.held is not None
+        if order.part is Part.OPEN and not failures:
+            self._opened_turn = order.turn
+        elif order.part not in {Part.STAGE, Part.CALL, Part.SCAN}:
+            self._opened_turn = None
         self._put_answer()
 
     def _answered(self, engine: Engine, part: Part, failures: list[Exception]) -> Answer:

@@ -52,6 +52,7 @@ class FollowedEngine:
         self._applied_bytes = 0
         self._last_pause_s = 0.0
         self._lost_engine_id: str | None = None
+        self._given_up: tuple[int, int] | None = None
         self._is_busy = False
         self._is_cut_off = False
         leader.before_drop = self._withdraw_gone
@@ -65,8 +66,8 @@ class FollowedEngine:
     def live(self) -> Live:
         """What every rank holds and serves."""
         leader = self._leader
-        if leader.live is not None and self._has_lost_a_rank():
-            return Dirty("another process has taken the place of a rank")
+        if leader.live is not None and self._is_broken():
+            return Dirty("a rank has given up its weights, or another process has its place")
         if leader.live is not None:
             return Whole(leader.live)
         if leader.pending is not None:
@@ -77,7 +78,7 @@ class FollowedEngine:
     def staged(self) -> Staged:
         """What every rank has staged."""
         staged = self._leader.staged
-        if staged is None or self._has_lost_a_rank():
+        if staged is None or self._is_broken():
             return NothingStaged()
         return Ready(self._leader.live, staged, Way.CHANGE)
 
@@ -89,22 +90,23 @@ class FollowedEngine:
     def poll(self) -> TailView:
         """Look at the tail of the log, and whether every rank is still there.
 
-        A rank may start again while nothing is asked of it; it serves nothing until the next
-        engine, which must not wait for the next version. A channel that cannot be read is no
-        reason to look at the log less often; what was known of the ranks stays.
+        A rank may start again, or give up its weights, while nothing is asked of it; it serves
+        nothing until the next engine or round, which must not wait for the next version. A
+        channel that cannot be read is no reason to look at the log less often; what was known of
+        the ranks stays.
         """
         view = self._receiver.poll()
-        engine_id = self._leader.engine_id
+        leader = self._leader
+        engine_id, opened = leader.engine_id, leader.opened
         try:
-            self._lost_engine_id = engine_id if self._leader.lost_ranks() else None
+            self._lost_engine_id = engine_id if leader.lost_ranks() else None
+            self._given_up = opened if leader.given_up_ranks() else None
         except WeightStoreError as error:
             if not self._is_cut_off:
                 LOGGER.warning("the channel of the ranks cannot be read: %s", error.message)
             self._is_cut_off = True
         else:
             self._is_cut_off = False
-        if self._leader.live is not None and isinstance(self._receiver.live, Dirty):
-            self._lost_engine_id = engine_id  # of rank 0 nobody takes a step between two rounds
         return view
 
     def stage(self, selector: int | str, /) -> VersionRef:
@@ -135,7 +137,7 @@ class FollowedEngine:
         """What others are told of all ranks together."""
         # In this order: a version goes from staged to live, and must not be missed in between.
         staged, live, view = self._leader.staged, self._leader.live, self.view
-        if self._has_lost_a_rank():
+        if self._is_broken():
             staged = live = None
         return Standing(
             mode=self.settings.mode,
@@ -161,9 +163,13 @@ class FollowedEngine:
         self.membership = membership
         return Follower(self, membership, clock, at="step", on_close=self._unfollow)
 
-    def _has_lost_a_rank(self) -> bool:
-        """Whether the last look found that the leader's engine is no longer whole."""
-        return self._lost_engine_id is not None and self._lost_engine_id == self._leader.engine_id
+    def _is_broken(self) -> bool:
+        """Whether the last look found that not every rank holds what was opened last."""
+        leader = self._leader
+        has_lost = self._lost_engine_id is not None and self._lost_engine_id == leader.engine_id
+        has_given_up = self._given_up is not None and self._given_up == leader.opened
+        # Of rank 0 nobody takes a step between two rounds.
+        return has_lost or has_given_up or isinstance(self._receiver.live, Dirty)
 
     @contextmanager
     def _busy(self) -> Iterator[None]:

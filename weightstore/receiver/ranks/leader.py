@@ -46,6 +46,7 @@ class Leader:
         before_drop: Called before a version that all have staged is given up.
         live: The version that is open on every rank; None while there is none.
         staged: The version that every rank has staged; None while there is none.
+        opened: Generation of the engine, and turn of the order, that opened it last.
         pending: The version that a round was about that failed after the gates were closed.
     """
 
@@ -70,6 +71,7 @@ class Leader:
         self.own_step: Callable[[], bool] = lambda: False
         self.before_drop: Callable[[], None] = lambda: None
         self.live: VersionRef | None = None
+        self.opened: tuple[int, int] | None = None
         self.staged: VersionRef | None = None
         self.pending: VersionRef | None = None
 
@@ -94,13 +96,16 @@ class Leader:
 
         Raises:
             StoreClosedError: this is a forked child; the engine is its parent's.
-            InputRefusedError: a callback of one of the engine's ranks asks, for which the leader
-                waits.
+            InputRefusedError: a callback of a rank asks, for which the leader waits.
         """
         self._refuse_fork()
         refuse_callback(self.engine_id)
         with self._lock:
             yield
+
+    def given_up_ranks(self) -> tuple[int, ...]:
+        """Ranks that no longer hold what was opened last."""
+        return () if self.opened is None else self._roll_call.given_up_ranks(*self.opened)
 
     def attach(self) -> VersionRef | None:
         """Begin an engine and wait for every rank.
@@ -160,8 +165,7 @@ class Leader:
 
         Raises:
             InputRefusedError: no version is.
-            RankFailedError: weights of a rank differ, or it is gone; the message names both. No
-                rank serves; the next refit writes what is needed.
+            RankFailedError: a rank's weights differ, or it is gone; no rank serves until a refit.
         """
         return self._driven(self.verifying())
 
@@ -292,12 +296,9 @@ class Leader:
         self._roll_call.round += 1
         self._drop_staged()
         answers = yield from self._ask(Part.STAGE, target)
-        base = self.live
-        if any(one.held is None or ref_of(one.held) != base for one, _ in answers):
-            self.live = None  # a rank has found that its weights are others
         _refuse_failed(answers)
         try:
-            self._sums.check_staged(answers, record, base)
+            self._sums.check_staged(answers, record, self.live)
         except RanksDisagreeError as error:
             yield from self._soil(target, error.message)
             raise
@@ -334,6 +335,7 @@ class Leader:
             _refuse_failed((yield from self._ask(Part.RESUME, target)))
         answers = yield from self._ask(Part.OPEN, target)
         _refuse_failed(answers)
+        self.opened = (self._roll_call.generation, self._roll_call.turn)
         self.live, self.staged, self.pending = target, None, None
         self._sums.open()
         report = EngineReport(

@@ -32,6 +32,7 @@ _PHASES = {
     Part.SCAN: "scan",
 }
 """What a status says while a part is done."""
+_PARTS_OF_ROUND = frozenset({Part.STAGE, Part.CLOSE, Part.APPLY, Part.RESUME, Part.OPEN})
 
 
 class RankWork:
@@ -99,7 +100,8 @@ class RankWork:
             try:
                 return self._do(weights, part, target, base, reason)
             except Exception as error:
-                self._round_of(weights, target).failed(error, weights.placement.size_bytes)
+                if part in _PARTS_OF_ROUND:
+                    self._round_of(weights, target).failed(error, weights.placement.size_bytes)
                 raise
 
     def attach(self) -> Tables:

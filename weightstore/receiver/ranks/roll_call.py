@@ -24,6 +24,7 @@ from weightstore.receiver.ranks.channel import (
     answer_key,
     engine_key,
     generation_of,
+    given_up_key,
     lost_key,
     order_key,
 )
@@ -65,6 +66,7 @@ class RollCall:
     Attributes:
         engine: What was begun last, by this leader; None before.
         round: Number of the round.
+        turn: Of the last order.
         is_settled: Every rank has answered to the last thing that was asked, so it is known
             where all of them are.
     """
@@ -83,11 +85,16 @@ class RollCall:
         self._clock = clock
         self._entropy = entropy
         self._settings = settings
-        self._turn = 0
+        self.turn = 0
         self._tried: Engine | None = None
         self.engine: Engine | None = None
         self.round = 0
         self.is_settled = False
+
+    @property
+    def generation(self) -> int:
+        """Of the engine that was begun last; 0 before."""
+        return self.engine.generation if self.engine else 0
 
     def begin(self) -> Engine:
         """Begin an engine with a new id: every rank closes its gate and attaches anew.
@@ -98,7 +105,7 @@ class RollCall:
             FencedError: another leader has begun a newer engine than this one's last.
         """
         self.is_settled = False
-        known = self.engine.generation if self.engine else 0
+        known = self.generation
         newest = newest_generation(self._channel, known)
         tried = self._tried
         # A lost answer is not a lost engine: without this read a leader would take its own
@@ -160,20 +167,20 @@ class RollCall:
         """
         self.is_settled = False
         engine = self._own_engine()
-        self._turn += 1
+        self.turn += 1
         order = Order(
             engine_id=engine.engine_id,
-            turn=self._turn,
+            turn=self.turn,
             round=self.round,
             part=part,
             target=version_text(target),
             base=None if base is None else version_text(base),
             reason=text_of(reason),
         )
-        self._channel.put(order_key(engine.generation, self._turn), encode(order))
-        self._forget_turn(self._turn - 2)
-        is_stage = part is Part.STAGE
-        timeout_s = self._settings.stage_timeout_s if is_stage else self._settings.answer_timeout_s
+        self._channel.put(order_key(engine.generation, self.turn), encode(order))
+        self._forget_turn(self.turn - 2)
+        is_long = part in {Part.STAGE, Part.SCAN}
+        timeout_s = self._settings.stage_timeout_s if is_long else self._settings.answer_timeout_s
         notice_s = self._clock.monotonic_s()
         deadline_s = notice_s + timeout_s
         found: dict[int, tuple[Answer, Tables]] = {}
@@ -201,13 +208,26 @@ class RollCall:
             if self._channel.get(lost_key(generation, rank), max_size_bytes=1) is not None
         )
 
+    def given_up_ranks(self, generation: int, turn: int) -> tuple[int, ...]:
+        """Ranks that no longer hold what they have opened at a turn.
+
+        Args:
+            generation: Of the engine.
+            turn: Of the order to open.
+        """
+        return tuple(
+            rank
+            for rank in range(self._rank_count)
+            if self._channel.get(given_up_key(generation, turn, rank), max_size_bytes=1) is not None
+        )
+
     def _holds(self, engine: Engine) -> bool:
         """Whether an engine was begun as it was meant."""
         key = engine_key(engine.generation)
         return self._channel.get(key, max_size_bytes=ENGINE_SIZE_BYTES) == encode(engine)
 
     def _take(self, engine: Engine) -> Engine:
-        self.engine, self._tried, self._turn = engine, None, 0
+        self.engine, self._tried, self.turn = engine, None, 0
         return engine
 
     def _gather(self, found: dict[int, tuple[Answer, Tables]], part: Part) -> None:
@@ -215,12 +235,12 @@ class RollCall:
         for rank in range(self._rank_count):
             if rank in found:
                 continue
-            key = answer_key(engine.generation, self._turn, rank)
+            key = answer_key(engine.generation, self.turn, rank)
             data = self._channel.get(key, max_size_bytes=self._settings.message_size_bytes)
             if data is None:
                 continue
             answer, tables = decode_answer(data, what=key)
-            expected = (engine.engine_id, self._turn, part, rank)
+            expected = (engine.engine_id, self.turn, part, rank)
             if (answer.engine_id, answer.turn, answer.part, answer.rank) != expected:
                 raise CorruptObjectError(
                     f"{key} answers to something else than was asked", facts={"key": key}

@@ -313,26 +313,6 @@ def test_a_loop_ends_at_once_when_the_channels_store_is_closed() -> None:
     assert engine.clock.slept_s == before_s
 
 
-def test_a_leader_that_is_told_what_to_do_is_not_told_of_weights_that_were_given_up() -> None:
-    """It asks every rank before each round; a new engine would look at everything."""
-    engine = engine_of()
-    engine_id = engine.leader.engine_id
-    engine.ranks[1].engine.invalidate()
-    assert not engine.step(1)
-    engine.refit(1)
-    assert engine.all_hold(1)
-    assert engine.leader.engine_id == engine_id
-
-
-def test_a_version_that_is_staged_over_weights_that_were_given_up_is_open_nowhere() -> None:
-    engine = engine_of()
-    engine.ranks[1].engine.invalidate()
-    engine.drive(engine.leader.staging(2))
-    assert engine.leader.live is None
-    assert engine.drive(engine.leader.applying()).base is None
-    assert engine.all_hold(2)
-
-
 def test_a_loop_stops_when_told() -> None:
     engine = engine_of()
     stop = threading.Event()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ from weightstore.receiver.live_state import Empty, NothingStaged, Ready, held_ve
 from weightstore.receiver.ranks.channel import MemoryChannel
 from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.followed import FollowedEngine
+from weightstore.receiver.ranks.messages import Part, Tables
+from weightstore.receiver.ranks.rank_work import RankWork
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.receiver.receiver_status import state_name
 from weightstore.receiver.reports import Phase
@@ -149,20 +153,17 @@ def test_a_rank_that_starts_again_between_rounds_is_brought_back_without_a_new_v
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_has_given_up_its_weights_is_brought_back_without_a_new_version(
-    rank: int,
-) -> None:
+def test_weights_that_a_rank_has_given_up_are_brought_back(rank: int) -> None:
     fleet = Fleet()
     fleet.activate(3)
     fleet.follow()
     fleet.engine.ranks[rank].engine.invalidate()
-    # Of rank 0 nobody takes a step; rank 1 says it once, and has nothing to do then.
-    assert fleet.engine.step(1) == (rank == 1)
-    assert not fleet.engine.step(1)
+    # Of rank 0 nobody takes a step; rank 1 says it once.
+    assert [fleet.engine.step(1) for _ in range(2)] == [rank == 1, False]
     fleet.look()
     fleet.follower.look()
     assert (fleet.member().state, fleet.member().live) == ("dirty", None)
-    fleet.follow()
+    fleet.follower.work()
     assert fleet.engine.all_hold(3)
     assert fleet.member().state == "whole"
     # And it is told once: nothing of it is left that would begin an engine again.
@@ -171,28 +172,38 @@ def test_a_rank_that_has_given_up_its_weights_is_brought_back_without_a_new_vers
     assert fleet.engine.leader.engine_id == engine_id
 
 
-@pytest.mark.parametrize("begins", ["a round", "a new engine"])
-def test_what_a_leader_has_learned_is_not_told_again(begins: str) -> None:
-    """It would end the engine in which the rank is being brought back."""
+@pytest.mark.parametrize("part", [Part.OPEN, Part.SCAN])
+def test_weights_that_are_given_up_right_after_a_part_are_brought_back(
+    part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`invalidate` waits for the part, and comes before its answer."""
     fleet = Fleet()
-    fleet.activate(1)
+    fleet.activate(3)
+    if part is Part.SCAN:
+        fleet.follow()
+    rank, do, parts = fleet.engine.ranks[1].engine, RankWork.do, [part]
+
+    def then_invalid(self: RankWork, asked: Part, *given: Any) -> Tables:  # noqa: ANN401 -- as given
+        found = do(self, asked, *given)
+        if self is rank._work and asked in parts:
+            parts.remove(asked)
+            rank.invalidate()
+        return found
+
+    monkeypatch.setattr(RankWork, "do", then_invalid)
+    if part is Part.SCAN:
+        fleet.engine.leader.verify()
+    else:
+        fleet.follow()
+    assert not parts
+    fleet.engine.step(1)
     fleet.follow()
-    leader = fleet.engine.leader
-    fleet.engine.ranks[1].engine.invalidate()
-    # The order is there before the rank has looked whether there is one.
-    fleet.engine.drive(leader.staging(2) if begins == "a round" else leader.attaching())
-    engine_id = leader.engine_id
-    assert not fleet.engine.step(1)
-    assert leader.lost_ranks() == ()
-    assert leader.refit(2).target == 2
-    assert leader.engine_id == engine_id
-    assert all(fleet.engine.holds(rank, 2) for rank in fleet.engine.ranks.values())
+    assert fleet.engine.all_hold(3)
+    assert fleet.member().state == "whole"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_whose_damage_is_found_at_staging_is_brought_back_without_an_activation(
-    rank: int,
-) -> None:
+def test_damage_that_staging_finds_is_mended_without_an_activation(rank: int) -> None:
     fleet = Fleet(replace(ACTIVE, receiver=replace(ACTIVE.receiver, scan_refit_count=1)))
     fleet.activate(1)
     fleet.follow(1)
@@ -200,7 +211,9 @@ def test_a_rank_whose_damage_is_found_at_staging_is_brought_back_without_an_acti
     fleet.engine.is_checked = False
     for units in fleet.engine.ranks[rank].arrays.values():
         units[:] = 7  # behind its back
-    fleet.follow(6)
+    fleet.follow()
+    fleet.engine.step(1)
+    fleet.follow()
     fleet.engine.is_checked = True
     assert fleet.engine.all_hold(1)
     assert fleet.member().state == "whole"
@@ -256,9 +269,8 @@ def test_nobody_else_asks_the_ranks_while_a_claim_is_taken_back(asked: str) -> N
     was_free: list[bool] = []
 
     def look() -> None:
-        is_free = leader._lock.acquire(blocking=False)
-        was_free.append(is_free)
-        if is_free:
+        was_free.append(leader._lock.acquire(blocking=False))
+        if was_free[-1]:
             leader._lock.release()
 
     def look_from_elsewhere(_: object) -> None:
@@ -267,14 +279,10 @@ def test_nobody_else_asks_the_ranks_while_a_claim_is_taken_back(asked: str) -> N
         thread.join()
 
     fleet.follower.membership._blobs = LossyBlobs(fleet.lab.blobs, look_from_elsewhere)
-    if asked == "stage":
-        followed.stage(2)
-    else:
-        followed.refit(2, at="step")
+    ask = partial(followed.refit, at="step") if asked == "refit" else followed.stage
+    ask(2)
     assert was_free
     assert not any(was_free)
-    look()
-    assert was_free[-1]
 
 
 def test_a_staged_version_that_was_not_dropped_is_said_again() -> None:

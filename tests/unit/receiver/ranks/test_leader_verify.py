@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from weightstore.errors import InputRefusedError, RankFailedError
-from weightstore.testing.rank_lab import ranks_of
+from weightstore.receiver.live_weights import LiveWeights
+from weightstore.receiver.reports import Tally
+from weightstore.testing.rank_lab import RANK_SCHEMA, RANK_SETTINGS, RankLab, ranks_of, split
+from weightstore.testing.receiver_lab import ReceiverLab
 
 
 def test_every_rank_is_looked_at_and_one_that_differs_is_named() -> None:
@@ -31,3 +36,18 @@ def test_an_engine_without_a_version_has_nothing_to_look_at() -> None:
     engine = ranks_of(at=None)
     with pytest.raises(InputRefusedError, match="no version is open"):
         engine.drive(engine.leader.verifying())
+
+
+def test_a_look_at_everything_may_take_as_long_as_staging(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(RANK_SETTINGS, answer_timeout_s=10.0)
+    lab = ReceiverLab.with_versions(RANK_SCHEMA, 1)
+    engine = RankLab(lab, split(RANK_SCHEMA, 2, "rows"), settings=settings)
+    engine.refit(1)
+    look_at = LiveWeights.look_at
+
+    def slow(weights: LiveWeights, numbers: list[int], tally: Tally) -> tuple[str, ...]:
+        engine.clock.sleep(20.0)
+        return look_at(weights, numbers, tally)
+
+    monkeypatch.setattr(LiveWeights, "look_at", slow)
+    assert engine.drive(engine.leader.verifying()).version == 1

@@ -15,7 +15,7 @@ def test_it_looks_on_after_errors_of_the_store_and_ends_with_the_block() -> None
     errors: Iterator[Exception] = iter(
         [StorageFailedError("away"), UnknownOutcomeError("perhaps"), CorruptObjectError("damaged")]
     )
-    enough, before = threading.Event(), threading.active_count()
+    enough, before = threading.Event(), set(threading.enumerate())
     count = 0
 
     def look() -> None:
@@ -28,7 +28,7 @@ def test_it_looks_on_after_errors_of_the_store_and_ends_with_the_block() -> None
 
     with looking(look, 0.001, threading.Event()):
         assert enough.wait(WAIT_S)
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()) - before
     last = count
     enough.clear()
     assert not enough.wait(0.05)
@@ -37,11 +37,10 @@ def test_it_looks_on_after_errors_of_the_store_and_ends_with_the_block() -> None
 
 def test_it_ends_when_told() -> None:
     stop, looked = threading.Event(), threading.Event()
+    before = set(threading.enumerate())
     with looking(looked.set, 0.001, stop):
         assert looked.wait(WAIT_S)
         stop.set()
-        names = {thread.name: thread for thread in threading.enumerate()}
-        watcher = names.get("weightstore-look")
-        if watcher is not None:
+        for watcher in set(threading.enumerate()) - before:
             watcher.join(WAIT_S)
-            assert not watcher.is_alive()
+        assert not set(threading.enumerate()) - before

@@ -216,3 +216,20 @@ def test_a_status_says_what_is_being_done(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(LiveWeights, "look_at", looked)
     story.attach()
     assert seen == ["resume", "scan"]
+
+
+def test_a_look_that_finds_damage_is_no_refit() -> None:
+    story = OneRank()
+    story.round(1)
+    for units in story.arrays.values():
+        units[:] = 7
+    with pytest.raises(LiveWeightsError, match="not those of version 1"):
+        story.do(Part.SCAN, 1)
+    assert [report.target for report in story.told] == [1]
+    story.round(1)
+    story.do(Part.STAGE, 2)
+    for units in story.arrays.values():
+        units[:] = 7
+    with pytest.raises(LiveWeightsError):
+        story.do(Part.SCAN, 1)
+    assert [report.target for report in story.told] == [1, 1]
