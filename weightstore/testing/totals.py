@@ -25,7 +25,7 @@ MINIMA = {
     "sigkills": 1_500,
     "simulation_seeds": 2_000,
 }
-"""What a run of all tests goes through at least."""
+"""What a run of all tests goes through at least; of fleet faults what those tests ask for."""
 
 _EXAMPLES = re.compile(r"- (\d+) passing, (\d+) failing, and \d+ invalid test cases")
 

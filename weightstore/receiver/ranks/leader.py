@@ -104,7 +104,7 @@ class Leader:
             yield
 
     def given_up_ranks(self) -> tuple[int, ...]:
-        """Ranks that no longer hold what was opened last."""
+        """Ranks that have said that they no longer hold what was opened last."""
         return () if self.opened is None else self._roll_call.given_up_ranks(*self.opened)
 
     def attach(self) -> VersionRef | None:
