@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -54,11 +54,14 @@ def host(
         if stats:
             _print(opened.host_agent_stats(socket), as_json=as_json)
             return
-        with _until_ended() as ended, opened.host_agent(socket, memory_bytes=memory_bytes) as agent:
+        with (
+            _ending_signals() as wait_for_one,
+            opened.host_agent(socket, memory_bytes=memory_bytes) as agent,
+        ):
             if not as_json:
                 text = f"serving {opened.location} at {socket}, up to {size_text(memory_bytes)}"
                 out.print(text, markup=False, soft_wrap=True)
-            ended.wait()
+            wait_for_one()
             done = agent.stats()
     _print(done, as_json=as_json)
 
@@ -74,15 +77,29 @@ def _size_bytes(text: str) -> int:
 
 
 @contextmanager
-def _until_ended() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set: both are the ordinary end of an agent."""
-    ended = threading.Event()
-    before = [(each, signal.signal(each, lambda *_: ended.set())) for each in _ENDING_SIGNALS]
+def _ending_signals() -> Iterator[Callable[[], None]]:
+    """What waits for Ctrl-C or SIGTERM: both are the ordinary end of an agent.
+
+    The signal itself writes into a pipe. A handler in Python would run between two steps of the
+    wait: not at all once it blocks, and inside the lock of an event while that is being taken.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = [(each, signal.signal(each, lambda *_: None)) for each in _ENDING_SIGNALS]
+    written_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while os.read(reading, 1)[0] not in _ENDING_SIGNALS:
+            continue
+
     try:
-        yield ended
+        yield wait
     finally:
+        signal.set_wakeup_fd(written_before)
         for each, handler in before:
             signal.signal(each, handler)
+        os.close(reading)
+        os.close(writing)
 
 
 def _print(found: AgentStats, *, as_json: bool) -> None:

@@ -90,6 +90,43 @@ def test_as_json_it_says_one_document_at_its_end(place: Path) -> None:
     assert json.loads(out)["decoded_pack_count"] == 0
 
 
+_ENDS_IN_THE_MIDDLE = """
+import os, signal, sys, threading
+from weightstore.cli.commands_host import _ending_signals
+
+for nth in range(20):
+    seen = 0
+
+    def profile(*_):
+        global seen
+        seen += 1
+        if seen == nth:
+            signal.raise_signal(signal.SIGTERM)
+
+    with _ending_signals() as wait_for_one:
+        # Where the wait has fewer steps than that, the signal comes while it blocks.
+        late = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+        late.start()
+        sys.setprofile(profile)
+        wait_for_one()
+        sys.setprofile(None)
+        late.join()
+print("ended each time", seen)
+"""
+
+
+def test_a_signal_ends_it_at_whichever_step_of_the_wait_it_comes() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _ENDS_IN_THE_MIDDLE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("ended each time")
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

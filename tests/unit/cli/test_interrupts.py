@@ -33,8 +33,10 @@ def test_an_interrupt_says_what_it_leaves(
     assert "Traceback" not in streams.err
 
 
+# The children wait in short sleeps: an interrupt that comes after the interpreter has looked for
+# one, but before a wait has begun, is seen when that wait is over.
 _WAITS = """
-import signal, sys
+import signal, sys, time
 from weightstore.cli import main
 from weightstore.store import WeightStore
 
@@ -43,7 +45,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def log(self):
     print("ready", file=sys.stderr, flush=True)
-    sys.stdin.readline()
+    for _ in range(600):
+        time.sleep(0.05)
     raise AssertionError("the interrupt did not come")
 
 WeightStore.log = log
@@ -55,7 +58,6 @@ def test_a_real_interrupt_ends_with_its_code(tmp_path: Path) -> None:
     WeightStore.open(tmp_path, create=True).close()
     with subprocess.Popen(
         [sys.executable, "-c", _WAITS, tmp_path],
-        stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
@@ -70,7 +72,7 @@ def test_a_real_interrupt_ends_with_its_code(tmp_path: Path) -> None:
 
 
 _LOADS = """
-import importlib.abc, runpy, signal, sys
+import importlib.abc, runpy, signal, sys, time
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 blocked, entry = sys.argv[1:]
@@ -79,7 +81,8 @@ class Blocking(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == blocked:
             print("ready", file=sys.stderr, flush=True)
-            sys.stdin.readline()
+            for _ in range(600):
+                time.sleep(0.05)
             raise AssertionError("the interrupt did not come")
 
 sys.meta_path.insert(0, Blocking())
@@ -100,7 +103,6 @@ else:
 def test_an_interrupt_while_the_command_still_loads_is_one_line(loading: str, entry: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _LOADS, loading, entry],
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
