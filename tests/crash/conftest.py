@@ -32,3 +32,12 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         pytest.skip(f"cannot mount a file system here: {error}")
     with made:
         yield made
+
+
+@pytest.fixture
+def of_this_run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> Path:
+    """A folder of this module that all processes of this run share, and no other run."""
+    base = tmp_path_factory.getbasetemp()
+    return (base if worker_id == "master" else base.parent) / request.path.stem

@@ -159,13 +159,6 @@ def test_a_sweep_after_a_killed_one_deletes_nothing_that_a_manifest_may_still_na
     assert not seen.wrong
 
 
-@pytest.fixture
-def of_this_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder that all processes of this run share, and no other run."""
-    base = tmp_path_factory.getbasetemp()
-    return (base if worker_id == "master" else base.parent) / "crash-states"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STATE_COUNTS_MIN)
 def test_thousands_of_states_of_each_story_break_no_promise(name: str, of_this_run: Path) -> None:

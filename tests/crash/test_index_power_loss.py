@@ -113,13 +113,6 @@ def test_a_log_answers_as_without_an_index_after_a_loss_of_power(name: str) -> N
     assert len(check(name, FEW)) >= 15
 
 
-@pytest.fixture
-def of_this_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder that all processes of this run share, and no other run."""
-    base = tmp_path_factory.getbasetemp()
-    return (base if worker_id == "master" else base.parent) / "index-crash-states"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_log_answers_alike_in_many_more_torn_states(name: str, of_this_run: Path) -> None:

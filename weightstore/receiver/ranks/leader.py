@@ -26,7 +26,7 @@ from weightstore.receiver.ranks.digest_sums import DigestSums
 from weightstore.receiver.ranks.engine_report import EngineReport, logged, rank_reports
 from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.messages import Part, ref_of
-from weightstore.receiver.ranks.roll_call import Answers, RollCall, T, Waiting
+from weightstore.receiver.ranks.roll_call import Answers, RollCall, T, Waiting, refuse_failed
 from weightstore.receiver.ranks.stepping import OWN_ENGINE, refuse_callback
 from weightstore.receiver.version_source import VersionSource
 from weightstore.storage.machine import process_id, refuse_fork
@@ -139,7 +139,7 @@ class Leader:
         After a crash or an error: as `refit`.
 
         Raises:
-            InputRefusedError: nothing is staged.
+            InputRefusedError: nothing is staged on every rank; all serve as before.
             RankFailedError, RanksDisagreeError, FencedError: as `refit`.
         """
         return self._driven(self.applying())
@@ -165,7 +165,8 @@ class Leader:
 
         Raises:
             InputRefusedError: no version is.
-            RankFailedError: a rank's weights differ, or it is gone; no rank serves until a refit.
+            RankFailedError: a rank's weights differ, or it is gone, and no rank serves until a
+                refit; or a rank has given up its weights, and the others serve on.
         """
         return self._driven(self.verifying())
 
@@ -237,7 +238,7 @@ class Leader:
         answers = yield from self._roll_call.attached()
         # Whatever comes now, the next attachment is that of a new engine.
         self._is_waiting = False
-        _refuse_failed(answers)
+        refuse_failed(answers)
         self._sums.attach(answers)
         self._is_attached = True
         held = {None if one.held is None else ref_of(one.held) for one, _ in answers}
@@ -272,9 +273,11 @@ class Leader:
         live = self.live
         answers = yield from self._ask(Part.SCAN, live)
         try:
-            _refuse_failed(answers)
+            refuse_failed(answers)
         except RankFailedError as error:
-            yield from self._soil(live, error.message)
+            # Who holds nothing of it says nothing against what the others hold.
+            if error.facts["code"] != InputRefusedError.code:
+                yield from self._soil(live, error.message)
             raise
         return live
 
@@ -285,9 +288,22 @@ class Leader:
 
     def _round(self, record: VersionRecord) -> Waiting[EngineReport]:
         target = VersionRef.of(record)
-        if self.staged != target:
+        if not self._is_staged(target):
             yield from self._stage(record)
         return (yield from self._apply(target))
+
+    def _is_staged(self, target: VersionRef) -> bool:
+        """Whether every rank has a version staged, as far as they have told.
+
+        A rank that gives up its weights gives up what was staged over them: to find that only
+        when the gates are closed would be a refit that fails.
+        """
+        if self.staged != target:
+            return False
+        self.own_step()  # between two rounds nobody else takes one for rank 0
+        if self.given_up_ranks():
+            self._drop_staged()
+        return self.staged == target
 
     def _stage(self, record: VersionRecord) -> Waiting[VersionRef]:
         """Have a version staged, and its digests checked, while all serve."""
@@ -296,7 +312,7 @@ class Leader:
         self._roll_call.round += 1
         self._drop_staged()
         answers = yield from self._ask(Part.STAGE, target)
-        _refuse_failed(answers)
+        refuse_failed(answers)
         try:
             self._sums.check_staged(answers, record, self.live)
         except RanksDisagreeError as error:
@@ -307,9 +323,10 @@ class Leader:
         return target
 
     def _apply_staged(self) -> Waiting[EngineReport]:
-        if self.staged is None or not self._is_attached:
-            raise InputRefusedError("no version is staged", do="Call stage or refit.")
-        return (yield from self._apply(self.staged))
+        target = self.staged
+        if target is None or not self._is_attached or not self._is_staged(target):
+            raise InputRefusedError("no version is staged on every rank", do="Call stage or refit.")
+        return (yield from self._apply(target))
 
     def _apply(self, target: VersionRef) -> Waiting[EngineReport]:
         try:
@@ -323,18 +340,18 @@ class Leader:
         start_s = self._clock.monotonic_s()
         base, is_redo = self.live, self.pending is not None
         self.live, self.pending = None, target
-        _refuse_failed((yield from self._ask(Part.CLOSE, target)))
+        refuse_failed((yield from self._ask(Part.CLOSE, target)))
         answers = yield from self._ask(Part.APPLY, target)
-        _refuse_failed(answers)
+        refuse_failed(answers)
         try:
             self._sums.check_applied(answers, target)
         except RanksDisagreeError as error:
             yield from self._soil(target, error.message)
             raise
         if any(answer.callback_count for answer, _ in answers):
-            _refuse_failed((yield from self._ask(Part.RESUME, target)))
+            refuse_failed((yield from self._ask(Part.RESUME, target)))
         answers = yield from self._ask(Part.OPEN, target)
-        _refuse_failed(answers)
+        refuse_failed(answers)
         self.opened = (self._roll_call.generation, self._roll_call.turn)
         self.live, self.staged, self.pending = target, None, None
         self._sums.open()
@@ -380,21 +397,3 @@ class Leader:
         except NotFoundError:
             return None
         return record if VersionRef.of(record) == ref else None
-
-
-def _refuse_failed(answers: Answers) -> None:
-    """Let a failure of any rank be the error of the round.
-
-    Raises:
-        RankFailedError: of the first rank that failed; names all of them.
-    """
-    failed = [(one.rank, one.failure) for one, _ in answers if one.failure is not None]
-    if not failed:
-        return
-    rank, failure = failed[0]
-    ranks = tuple(number for number, _ in failed)
-    raise RankFailedError(
-        f"rank {rank} failed ({failure.code}): {failure.message}",
-        do=failure.do,
-        facts={"ranks": ranks, "is_gone": False, "code": failure.code},
-    )

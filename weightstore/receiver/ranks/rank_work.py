@@ -190,7 +190,8 @@ class RankWork:
     def _scan(self, weights: LiveWeights, target: VersionRef) -> None:
         """Look at everything; what differs is the error."""
         if weights.held != target:
-            raise _out_of_turn(f"this rank holds {weights.held}, its engine {target}")
+            held = weights.held or "no whole version"
+            raise _out_of_turn(f"this rank holds {held}, its engine {target}")
         numbers = list(range(len(weights.placement.destinations)))
         names = weights.look_at(numbers, Tally(self._clock))
         live_check(weights.placement, target, numbers, names).raise_if_differing()

@@ -113,7 +113,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledPut:
     """A put that has waited until the receivers it knew of served its version, or nothing.
 
     Attributes:
@@ -179,7 +179,7 @@ class World:
         self.counts: Counter[str] = Counter()
         self.acknowledged: list[Acknowledged] = []
         self.served: list[Served] = []
-        self.settled: list[Settled] = []
+        self.settled: list[SettledPut] = []
         self.landed_s: dict[int, float] = {}
         self.bits: dict[str, Bits] = {}
         self.claims: dict[str, Claimed] = {}

@@ -30,7 +30,7 @@ from weightstore.testing.simulation.world import (
     SCHEMA,
     SETTINGS,
     Bits,
-    Settled,
+    SettledPut,
     World,
     sha_of,
     tensors_of,
@@ -188,7 +188,7 @@ class Trainer:
         world.counts["waits"] += 1
         engines = world.engines_seen(group)
         world.settled.append(
-            Settled(group.name, world.turns.now_s, version, int(found.slot), engines)
+            SettledPut(group.name, world.turns.now_s, version, int(found.slot), engines)
         )
 
     def _close(self, group: Group, session: TrainerSession) -> None:

@@ -336,7 +336,8 @@ def test_what_the_leader_knows_is_what_others_are_told() -> None:
     staged = followed.staged
     assert isinstance(staged, Ready)
     assert (staged.base, staged.target.version) == (first, 2)
-    fleet.engine.ranks[1].engine.invalidate()
+    fleet.engine.is_checked = False
+    fleet.engine.ranks[1].arrays["a"][:] = 7  # behind its back
     with pytest.raises(RankFailedError):
         followed.refit(2, at="step")
     assert state_name(followed.live) == "dirty"

@@ -32,6 +32,18 @@ def test_every_rank_is_looked_at_and_one_that_differs_is_named() -> None:
     assert engine.all_hold(1)
 
 
+def test_a_rank_that_has_given_up_its_weights_says_nothing_against_the_others() -> None:
+    engine = ranks_of(3)
+    engine.ranks[1].engine.invalidate()
+    with pytest.raises(RankFailedError, match="holds no whole version") as caught:
+        engine.drive(engine.leader.verifying())
+    assert caught.value.facts["ranks"] == (1,)
+    assert engine.served() == {0: 1, 2: 1}
+    report = engine.drive(engine.leader.refitting(1))
+    assert [rank.way for rank in report.ranks] == ["nothing", "full", "nothing"]
+    assert engine.all_hold(1)
+
+
 def test_an_engine_without_a_version_has_nothing_to_look_at() -> None:
     engine = ranks_of(at=None)
     with pytest.raises(InputRefusedError, match="no version is open"):
