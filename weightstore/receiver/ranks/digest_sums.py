@@ -7,8 +7,8 @@ from weightstore.format.records import VersionRecord
 from weightstore.history.manifests import load_manifest, load_table
 from weightstore.layout.schema import Schema
 from weightstore.receiver.live_state import VersionRef
+from weightstore.receiver.ranks.answers import Answers
 from weightstore.receiver.ranks.messages import Answer, Tables, ref_of
-from weightstore.receiver.ranks.roll_call import Answers
 from weightstore.receiver.ranks.shares import (
     Accounts,
     Lanes,

@@ -22,11 +22,12 @@ from weightstore.errors import (
 from weightstore.format.records import VersionRecord
 from weightstore.ids import VersionId
 from weightstore.receiver.live_state import VersionRef
+from weightstore.receiver.ranks.answers import Answers, only_given_up, refuse_failed
 from weightstore.receiver.ranks.digest_sums import DigestSums
 from weightstore.receiver.ranks.engine_report import EngineReport, logged, rank_reports
 from weightstore.receiver.ranks.engine_settings import EngineSettings
 from weightstore.receiver.ranks.messages import Part, ref_of
-from weightstore.receiver.ranks.roll_call import Answers, RollCall, T, Waiting, refuse_failed
+from weightstore.receiver.ranks.roll_call import RollCall, T, Waiting
 from weightstore.receiver.ranks.stepping import OWN_ENGINE, refuse_callback
 from weightstore.receiver.version_source import VersionSource
 from weightstore.storage.machine import process_id, refuse_fork
@@ -275,8 +276,7 @@ class Leader:
         try:
             refuse_failed(answers)
         except RankFailedError as error:
-            # Who holds nothing of it says nothing against what the others hold.
-            if error.facts["code"] != InputRefusedError.code:
+            if not only_given_up(answers):
                 yield from self._soil(live, error.message)
             raise
         return live

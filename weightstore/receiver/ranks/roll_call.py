@@ -18,6 +18,7 @@ from weightstore.errors import (
     RankFailedError,
 )
 from weightstore.receiver.live_state import VersionRef
+from weightstore.receiver.ranks.answers import Answers
 from weightstore.receiver.ranks.channel import (
     ROUNDS_PREFIX,
     RankChannel,
@@ -49,8 +50,6 @@ NOTICE_S = 10.0
 T = TypeVar("T")
 Waiting = Generator[None, None, T]
 """Yields while an answer is missing."""
-Answers = tuple[tuple[Answer, Tables], ...]
-"""By rank."""
 
 
 class RollCall:
@@ -295,21 +294,3 @@ class RollCall:
         generation = self._own_engine().generation
         keys = self._channel.keys(ROUNDS_PREFIX)
         self._channel.delete([key for key in keys if generation_of(key) < generation])
-
-
-def refuse_failed(answers: Answers) -> None:
-    """Let a failure of any rank be the error of the round.
-
-    Raises:
-        RankFailedError: of the first rank that failed; names all of them.
-    """
-    failed = [(one.rank, one.failure) for one, _ in answers if one.failure is not None]
-    if not failed:
-        return
-    rank, failure = failed[0]
-    ranks = tuple(number for number, _ in failed)
-    raise RankFailedError(
-        f"rank {rank} failed ({failure.code}): {failure.message}",
-        do=failure.do,
-        facts={"ranks": ranks, "is_gone": False, "code": failure.code},
-    )

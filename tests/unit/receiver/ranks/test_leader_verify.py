@@ -44,6 +44,17 @@ def test_a_rank_that_has_given_up_its_weights_says_nothing_against_the_others() 
     assert engine.all_hold(1)
 
 
+def test_one_that_has_given_up_hides_none_that_differs() -> None:
+    engine = ranks_of(3)
+    engine.is_checked = False
+    engine.ranks[0].engine.invalidate()
+    engine.ranks[1].arrays["a"][:] = 7  # behind its back
+    with pytest.raises(RankFailedError) as caught:
+        engine.drive(engine.leader.verifying())
+    assert caught.value.facts["ranks"] == (0, 1)
+    assert not engine.served()
+
+
 def test_an_engine_without_a_version_has_nothing_to_look_at() -> None:
     engine = ranks_of(at=None)
     with pytest.raises(InputRefusedError, match="no version is open"):
