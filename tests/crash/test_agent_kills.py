@@ -49,7 +49,7 @@ from weightstore.receiver.host_agent.client import AgentClient
 from weightstore.receiver.host_agent.messages import decode_request
 place, store_id, request = sys.argv[1:]
 client = AgentClient(Path(place), lambda: store_id, clock=SystemClock(), size_bytes_max=1 << 16,
-                     wait_s=20)
+                     wait_s=20, answer_s=20)
 grant = client.ask(decode_request(request.encode()))
 print("holds", flush=True)
 threading.Event().wait()
@@ -132,8 +132,9 @@ def die_in_a_refit(forks: AgentForks, place: Place, die_at: int) -> str:
         assert report.way.value == "change"
         place.check(arrays, version)
         reasons.append(report.reason)
-    died_at = forks.died_at()
     forks.end(doomed)
+    # After its end: the last points come when the rank has its answer already.
+    died_at = forks.died_at()
     if not died_at:
         assert reasons == ["", ""]
         return ""
@@ -215,6 +216,7 @@ def test_what_a_killed_rank_held_is_free(place: Place) -> None:
             clock=SystemClock(),
             size_bytes_max=1 << 16,
             wait_s=WAIT_S,
+            answer_s=WAIT_S,
         )
         clock, deadline_s = SystemClock(), SystemClock().monotonic_s() + 20
         while agent.stats().connection_count and clock.monotonic_s() < deadline_s:

@@ -22,7 +22,7 @@ import numpy as np
 from weightstore import Box, ReceiverSettings, WeightStore
 store, socket, first, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 live = {"w": np.zeros(count, np.uint32), "b": np.zeros(1000, np.uint32)}
-settings = ReceiverSettings(agent_socket=socket, agent_wait_s=60)
+settings = ReceiverSettings(agent_socket=socket, agent_wait_s=60, agent_answer_s=60)
 with WeightStore.open(store) as opened:
     boxes = {"w": Box((first,), (count,))}
     receiver = opened.receiver(live, boxes=boxes, settings=settings)

@@ -239,7 +239,8 @@ def play_deaths(engine: Engine, victims: list[int]) -> int:
         if victim != 0:
             found = engine.answer()
             assert found is not None
-            assert ("target" in found) == ((part, when) == ("open", "after")), found
+            # After the last part the leader may still hear of the death before it has all answers.
+            assert "target" not in found or (part, when) == ("open", "after"), found
         engine.refit(version)
         engine.wait_served(version)
         totals.add("sigkills", 1)

@@ -254,7 +254,7 @@ def test_the_store_of_the_demo(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,  # below the limit at which pytest would leave it behind
+        timeout=600,  # below the limit at which pytest would leave it behind
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["bit_exact"]

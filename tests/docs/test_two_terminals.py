@@ -21,7 +21,7 @@ from weightstore.clock import SystemClock
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?ms)^```bash\n# terminal (?P<number>[12])\n(?P<lines>.*?)^```$")
 DONE = "this block is done"
-TIMEOUT_S = 280.0
+TIMEOUT_S = 600.0
 
 
 def blocks() -> list[tuple[int, list[str]]]:

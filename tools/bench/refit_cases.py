@@ -254,7 +254,9 @@ def run_ranks(
         rows = slice(rank * row_count * column_count, (rank + 1) * row_count * column_count)
         arrays = {name: before[name].units[rows].copy() for name in names}
         box = Box((rank * row_count, 0), (row_count, column_count))
-        settings = ReceiverSettings(agent_socket=agent, agent_wait_s=AGENT_WAIT_S)
+        settings = ReceiverSettings(
+            agent_socket=agent, agent_wait_s=AGENT_WAIT_S, agent_answer_s=AGENT_WAIT_S
+        )
         receiver = store.receiver(arrays, boxes=dict.fromkeys(names, box), settings=settings)
         receiver.adopt(1)
         ranks.append((receiver, arrays))

@@ -40,5 +40,6 @@ def feed_of(source: VersionSource, settings: ReceiverSettings, clock: Clock) -> 
         clock=clock,
         size_bytes_max=limits.small_object_size_bytes,
         wait_s=settings.agent_wait_s,
+        answer_s=settings.agent_answer_s,
     )
     return AgentFeed(blobs, limits, client)

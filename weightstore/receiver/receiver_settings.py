@@ -20,6 +20,7 @@ _TIME_SETTINGS = {
     "heartbeat_s": 0.0,
     "stage_hold_s": 0.0,
     "agent_wait_s": TIME_MIN_S,
+    "agent_answer_s": TIME_MIN_S,
 }
 """From where on each is a number that can work."""
 
@@ -50,6 +51,8 @@ class ReceiverSettings:
             reads and decodes packs for all ranks here; None does both in this process.
         agent_wait_s: How long one pack of the agent is waited for before it is read and
             decoded in this process.
+        agent_answer_s: How long its other answers are waited for, which take it no work: an agent
+            that hangs costs this once, and is then left alone for a time that doubles.
 
     Raises:
         InputRefusedError: a setting is out of bounds or of a wrong type.
@@ -70,6 +73,7 @@ class ReceiverSettings:
     name: str = ""
     agent_socket: str | PathLike[str] | None = None
     agent_wait_s: float = 10.0
+    agent_answer_s: float = 2.0
 
     def __post_init__(self) -> None:
         check_ratio("pool_ratio", self.pool_ratio)

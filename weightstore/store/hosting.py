@@ -71,6 +71,7 @@ def agent_stats(
         clock=components.clock,
         size_bytes_max=settings.limits.small_object_size_bytes,
         wait_s=_STATS_WAIT_S,
+        answer_s=_STATS_WAIT_S,
     )
     try:
         return client.stats()

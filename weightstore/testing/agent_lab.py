@@ -71,12 +71,13 @@ class AgentLab(ReceiverLab):
             clock=self.versions.store.clock,
             size_bytes_max=Limits().small_object_size_bytes,
             wait_s=wait_s,
+            answer_s=WAIT_S,
         )
 
 
 def with_agent(place: Path, **given: Any) -> ReceiverSettings:  # noqa: ANN401 -- fields of it
     """Settings of a receiver that asks an agent."""
-    return ReceiverSettings(agent_socket=place, agent_wait_s=WAIT_S, **given)
+    return ReceiverSettings(agent_socket=place, agent_wait_s=WAIT_S, agent_answer_s=WAIT_S, **given)
 
 
 class AgentForks:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from weightstore.clock import SystemClock
 
-WAIT_S = 10.0
+WAIT_S = 60.0
+"""Longer than a busy machine stands still."""
+_LOOK_S = 0.001
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
@@ -19,3 +21,4 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None
     deadline_s = clock.monotonic_s() + timeout_s
     while not condition():
         assert clock.monotonic_s() < deadline_s, "waited in vain"
+        clock.sleep(_LOOK_S)

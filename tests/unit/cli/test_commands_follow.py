@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_once_brings_a_directory_to_the_newest_version(
     found, line = ran.out.splitlines()
     assert found == "version 1 is there: nothing was cut, every byte was looked at"
     assert line.startswith("version 2  change  ")
-    assert "the link was away for 0." in line
+    assert re.search(r"the link was away for \d+\.\d{3} s$", line)
     assert tree((tmp_path / "live").resolve()) == expected(store, tmp_path, 2)
 
 

@@ -58,7 +58,8 @@ def test_it_serves_until_it_is_ended(run: Run, place: Path, ending: signal.Signa
         live = np.zeros(5000, np.float32)
         with WeightStore.open(place, settings=LAB_SETTINGS) as store:
             receiver = store.receiver(
-                {"w": live.view(np.uint32)}, settings=ReceiverSettings(agent_socket=socket)
+                {"w": live.view(np.uint32)},
+                settings=ReceiverSettings(agent_socket=socket, agent_answer_s=WAIT_S),
             )
             receiver.refit(1)
             report = receiver.refit(2)

@@ -12,6 +12,7 @@ import pytest
 
 from migrations.failures import DamagedStoreError
 from migrations.place import Place
+from weightstore.testing.open_files import all_files_closed
 
 
 def test_a_file_is_added_once(tmp_path: Path) -> None:
@@ -64,17 +65,16 @@ def put_irregular(kind: str, path: Path, outside: Path) -> None:
 
 
 def test_reading_keeps_no_descriptor(tmp_path: Path) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "folder").mkdir()
-    (tmp_path / "log" / "key").write_bytes(b"1")
-    place = Place(tmp_path)
-    assert place.read("log/key", size_bytes_max=1) == b"1"
-    assert place.read("log/missing", size_bytes_max=1) is None
-    for name in ("folder", "key/inner"):
-        with pytest.raises(DamagedStoreError, match="no plain file"):
-            place.read(f"log/{name}", size_bytes_max=1)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with all_files_closed():
+        (tmp_path / "log").mkdir()
+        (tmp_path / "log" / "folder").mkdir()
+        (tmp_path / "log" / "key").write_bytes(b"1")
+        place = Place(tmp_path)
+        assert place.read("log/key", size_bytes_max=1) == b"1"
+        assert place.read("log/missing", size_bytes_max=1) is None
+        for name in ("folder", "key/inner"):
+            with pytest.raises(DamagedStoreError, match="no plain file"):
+                place.read(f"log/{name}", size_bytes_max=1)
 
 
 def test_of_many_writers_one_wins(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from weightstore.ids import Sha256, VersionId
 from weightstore.receiver.gate import SampleVersions, ServedVersion, ServingGate, Wanted
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.serve_policy import TailView
+from weightstore.testing.waiting import WAIT_S
 
 
 def ref(version: int) -> VersionRef:
@@ -89,11 +90,11 @@ def test_closing_waits_for_open_blocks(gate: ServingGate) -> None:
     def read() -> None:
         with gate.serving():
             inside.set()
-            assert leave.wait(10)
+            assert leave.wait(WAIT_S)
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert inside.wait(10)
+    assert inside.wait(WAIT_S)
     writer = threading.Thread(target=lambda: closed.append(gate.close("a change", 10)))
     writer.start()
     while gate.open_version is not None:
@@ -101,8 +102,8 @@ def test_closing_waits_for_open_blocks(gate: ServingGate) -> None:
     assert refuses(gate)
     assert not closed
     leave.set()
-    writer.join(10)
-    reader.join(10)
+    writer.join(WAIT_S)
+    reader.join(WAIT_S)
     assert closed == [True]
     gate.open(ref(6))
     assert not refuses(gate, exact=6)
@@ -127,13 +128,13 @@ def test_blocks_of_several_threads_are_open_at_once(gate: ServingGate) -> None:
 
     def read() -> None:
         with gate.serving():
-            meet.wait(10)
+            meet.wait(WAIT_S)
 
     readers = [threading.Thread(target=read) for _ in range(4)]
     for reader in readers:
         reader.start()
     for reader in readers:
-        reader.join(10)
+        reader.join(WAIT_S)
     assert not meet.broken
 
 

@@ -12,7 +12,7 @@ from weightstore.receiver.gate import SampleVersions, ServingGate, Wanted
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.serve_policy import Mode, ServePolicy, TailView
 from weightstore.testing.virtual_time import VirtualClock
-from weightstore.testing.waiting import wait_until
+from weightstore.testing.waiting import WAIT_S, wait_until
 
 STALENESS_S = 2.0
 
@@ -148,12 +148,12 @@ def test_a_writer_between_requests_waits_for_them_and_lets_no_new_one_in() -> No
     def request() -> None:
         with story.gate.admitted():
             inside.set()
-            assert leave.wait(10)
+            assert leave.wait(WAIT_S)
             steps.append(story.serves())
 
     reader = threading.Thread(target=request)
     reader.start()
-    assert inside.wait(10)
+    assert inside.wait(WAIT_S)
     found: list[bool] = []
 
     def write() -> None:
@@ -166,8 +166,8 @@ def test_a_writer_between_requests_waits_for_them_and_lets_no_new_one_in() -> No
     wait_until(lambda: not story.admits())
     assert not found
     leave.set()
-    writer.join(10)
-    reader.join(10)
+    writer.join(WAIT_S)
+    reader.join(WAIT_S)
     assert found == [True]
     assert steps == [True], "an open request goes on with its steps"
     assert story.admits()

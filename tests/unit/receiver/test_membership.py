@@ -31,6 +31,7 @@ from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.faults import Call, Method
 from weightstore.testing.fleet_lab import MoodyBlobs
 from weightstore.testing.virtual_time import SeededEntropy, VirtualClock
+from weightstore.testing.waiting import WAIT_S
 
 STANDING = Standing("active", "whole", None, None, None, None)
 
@@ -346,16 +347,16 @@ def test_a_leave_waits_only_so_long_for_a_write_that_hangs(monkeypatch: pytest.M
     def hang(call: Call) -> None:
         if call.method is Method.OVERWRITE:
             is_inside.set()
-            assert go_on.wait(10)
+            assert go_on.wait(WAIT_S)
 
     story.blobs.before = hang
     writes = threading.Thread(target=story.member.publish, daemon=True)
     writes.start()
-    assert is_inside.wait(10)
+    assert is_inside.wait(WAIT_S)
     with pytest.raises(StorageFailedError, match="is being written"):
         story.member.leave()
     go_on.set()
-    writes.join(10)
+    writes.join(WAIT_S)
     assert story.said() is not None
     assert not story.member.publish(), "it has left"
     story.member.leave()

@@ -22,6 +22,7 @@ from weightstore.receiver.steps import ChangeStep
 from weightstore.receiver.torch_live import place_tensors
 from weightstore.testing.real_versions import mixed_schema
 from weightstore.testing.receiver_lab import SMALL_LAUNCHES, Cut, ReceiverLab
+from weightstore.testing.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -106,18 +107,18 @@ def test_an_invalidation_does_not_wait_for_a_long_stage_to_stop_serving(lab: Rec
     def hold() -> None:
         with receiver.exclusive():
             is_held.set()
-            is_over.wait(10)
+            is_over.wait(WAIT_S)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert is_held.wait(10)
+    assert is_held.wait(WAIT_S)
     caller = threading.Thread(target=receiver.invalidate)
     caller.start()
     with receiver._gate._changed:
         assert receiver._gate._changed.wait_for(lambda: receiver._gate.open_version is None, 10)
     is_over.set()
-    holder.join(10)
-    caller.join(10)
+    holder.join(WAIT_S)
+    caller.join(WAIT_S)
     assert isinstance(receiver.live, Dirty)
 
 

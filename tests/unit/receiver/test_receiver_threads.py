@@ -35,7 +35,7 @@ from weightstore.testing.receiver_lab import (
     ReceiverLab,
     kinds_listed,
 )
-from weightstore.testing.waiting import wait_until
+from weightstore.testing.waiting import WAIT_S, wait_until
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_of_two_refits_at_once_the_newer_version_wins(lab: ReceiverLab) -> None:
 
     def callback(_: VersionRef) -> None:
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(WAIT_S)
 
     receiver.on_applied(callback)
     reports = {}
@@ -76,14 +76,14 @@ def test_of_two_refits_at_once_the_newer_version_wins(lab: ReceiverLab) -> None:
 
     newer = threading.Thread(target=refit, args=(4,))
     newer.start()
-    assert inside.wait(10)
+    assert inside.wait(WAIT_S)
     receiver._refits.lock = lock = WatchedLock(receiver._refits.lock)  # type: ignore[assignment]
     older = threading.Thread(target=refit, args=(2,))
     older.start()
-    assert lock.is_waited_for.wait(10)
+    assert lock.is_waited_for.wait(WAIT_S)
     go_on.set()
-    newer.join(10)
-    older.join(10)
+    newer.join(WAIT_S)
+    older.join(WAIT_S)
     assert reports[4].target == 4
     assert (reports[2].superseded_by, reports[2].way) == (4, Way.NOTHING)
     assert told == [reports[4], reports[2]]
@@ -96,7 +96,7 @@ def test_many_threads_leave_one_whole_version(lab: ReceiverLab) -> None:
     start = threading.Barrier(6)
 
     def refit(version: int) -> None:
-        start.wait(10)
+        start.wait(WAIT_S)
         receiver.refit(version)
 
     threads = [threading.Thread(target=refit, args=(1 + one % 4,)) for one in range(6)]
@@ -238,7 +238,7 @@ def test_what_is_invalidated_under_a_change_is_served_by_nobody(lab: ReceiverLab
         with pytest.raises(NotReadyError, match="others write"), receiver.serving():
             pytest.fail("foreign bits are served")
         assert gives_up.is_alive()
-    gives_up.join(10)
+    gives_up.join(WAIT_S)
     assert isinstance(receiver.live, Dirty)
     with pytest.raises(NotReadyError, match="others write"), receiver.serving():
         pytest.fail("foreign bits are served")

@@ -14,10 +14,7 @@ from weightstore.errors import BlobOutcomeUnknownError
 from weightstore.storage.durable import SYSCALLS
 from weightstore.storage.folders import Folders, open_root
 from weightstore.storage.local import LocalBlobStore
-
-
-def _open_count() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+from weightstore.testing.open_files import all_files_closed
 
 
 @pytest.fixture
@@ -59,10 +56,8 @@ def test_a_walk_that_is_interrupted_while_it_syncs_leaves_nothing_open(tmp_path:
     LocalBlobStore(tmp_path).put_if_absent("packs/a-1/1", b"x", durable=False)
     folders = open_root(tmp_path, replace(SYSCALLS, fsync=interrupted), create=False)
     folders._is_root_named = True
-    before = _open_count()
-    with pytest.raises(KeyboardInterrupt):
+    with all_files_closed(), pytest.raises(KeyboardInterrupt):
         folders.confirm(("packs", "a-1"))
-    assert _open_count() == before
 
 
 def test_a_walk_whose_sync_fails_closes_each_folder_once(tmp_path: Path) -> None:
@@ -71,7 +66,5 @@ def test_a_walk_whose_sync_fails_closes_each_folder_once(tmp_path: Path) -> None
 
     LocalBlobStore(tmp_path).put_if_absent("packs/a-1/1", b"x", durable=False)
     folders = open_root(tmp_path, replace(SYSCALLS, fsync=failing), create=False)
-    before = _open_count()
-    with pytest.raises(BlobOutcomeUnknownError, match="injected"):
+    with all_files_closed(), pytest.raises(BlobOutcomeUnknownError, match="injected"):
         folders.confirm(("packs", "a-1"))
-    assert _open_count() == before

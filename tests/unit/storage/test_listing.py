@@ -13,6 +13,7 @@ from weightstore.storage.durable import SYSCALLS
 from weightstore.storage.folders import Folders, open_root
 from weightstore.storage.listing import listed, sweep, unlisted_name
 from weightstore.storage.local import LocalBlobStore
+from weightstore.testing.open_files import all_files_closed
 
 
 @pytest.fixture
@@ -24,10 +25,9 @@ def folders(tmp_path: Path) -> Folders:
 
 
 def test_a_listing_that_is_stopped_holds_nothing_open(folders: Folders) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    listings = [listed(folders, (), "") for _ in range(5)]
-    assert {next(listing).key for listing in listings} == {"log/1"}
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with all_files_closed():
+        listings = [listed(folders, (), "") for _ in range(5)]
+        assert {next(listing).key for listing in listings} == {"log/1"}
 
 
 def test_what_is_gone_by_the_time_it_is_reached_is_left_out(folders: Folders) -> None:

@@ -47,7 +47,7 @@ def test_nobody_waits_for_a_process_that_holds_the_guard(folder: Path) -> None:
 
 
 ADDER = """
-import sys
+import sys, time
 from pathlib import Path
 from weightstore.storage.index_file import Expected
 from weightstore.storage.lmdb_index import LmdbIndexFile
@@ -55,9 +55,8 @@ from weightstore.storage.lmdb_index import LmdbIndexFile
 index = LmdbIndexFile(Path(sys.argv[1]), size_bytes_max=1 << 26)
 print("ready", flush=True)
 sys.stdin.readline()
-done = tried = 0
-while done < 100 and tried < 200_000:
-    tried += 1
+done, end_s = 0, time.monotonic() + 100
+while done < 100 and time.monotonic() < end_s:
     old = index.get_many([b"state"])[0]
     if old is None and done:
         continue  # the other one is at it
@@ -82,7 +81,11 @@ def test_two_processes_lose_no_change_of_each_other(tmp_path: Path) -> None:
     for adder in adders:
         assert adder.stdout is not None
         assert adder.stdout.readline() == "ready\n"
-    told = [adder.communicate("go\n", timeout=120)[0] for adder in adders]
+    for adder in adders:
+        assert adder.stdin is not None
+        adder.stdin.write("go\n")
+        adder.stdin.flush()
+    told = [adder.communicate(timeout=120)[0] for adder in adders]
     assert told == ["100\n", "100\n"]
     keys = [b"%s%d" % (name, number) for name in (b"a", b"b") for number in range(100)]
     assert opened(folder).get_many([b"state", *keys]) == (b"199", *[b"x" * 3000] * 200)

@@ -12,6 +12,7 @@ import pytest
 from weightstore.storage.durable import SYSCALLS
 from weightstore.storage.folders import open_root
 from weightstore.storage.local import LocalBlobStore
+from weightstore.testing.open_files import all_files_closed
 
 RACER_COUNT = 4
 KEY_COUNT = 150
@@ -94,31 +95,30 @@ def test_no_call_leaves_a_descriptor_open(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path / "store", create=True)
     source = tmp_path / "source"
     source.write_bytes(b"x")
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for number in range(3):
-        blobs.put_if_absent(f"log/{number}", b"1")
-        blobs.put_stream_if_absent(f"packs/a-1/{number}", [b"1"])
-        blobs.put_file_if_absent(f"anchors/a/{number}", source)
-        blobs.overwrite("head", b"1")
-        list(blobs.list(""))
-        next(blobs.list(""))
-        blobs.confirm_durable("packs/a-1/")
-        blobs.sweep_temporary()
-        for call in (
-            lambda: blobs.put_if_absent("log/0", b"1"),
-            lambda: blobs.put_stream_if_absent("packs/1", [1]),  # type: ignore[list-item]
-            lambda: blobs.put_file_if_absent("anchors/b", tmp_path),
-            lambda: blobs.get("log/9", max_size_bytes=9),
-            lambda: blobs.get("log/0", max_size_bytes=0),
-            lambda: blobs.read_into("log/0", 1, bytearray(9)),
-            lambda: blobs.get("log", max_size_bytes=9),
-            lambda: blobs.confirm_durable("log/0/x"),
-        ):
-            try:
-                call()
-            except Exception:  # noqa: BLE001 -- any failure will do here
-                continue
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with all_files_closed():
+        for number in range(3):
+            blobs.put_if_absent(f"log/{number}", b"1")
+            blobs.put_stream_if_absent(f"packs/a-1/{number}", [b"1"])
+            blobs.put_file_if_absent(f"anchors/a/{number}", source)
+            blobs.overwrite("head", b"1")
+            list(blobs.list(""))
+            next(blobs.list(""))
+            blobs.confirm_durable("packs/a-1/")
+            blobs.sweep_temporary()
+            for call in (
+                lambda: blobs.put_if_absent("log/0", b"1"),
+                lambda: blobs.put_stream_if_absent("packs/1", [1]),  # type: ignore[list-item]
+                lambda: blobs.put_file_if_absent("anchors/b", tmp_path),
+                lambda: blobs.get("log/9", max_size_bytes=9),
+                lambda: blobs.get("log/0", max_size_bytes=0),
+                lambda: blobs.read_into("log/0", 1, bytearray(9)),
+                lambda: blobs.get("log", max_size_bytes=9),
+                lambda: blobs.confirm_durable("log/0/x"),
+            ):
+                try:
+                    call()
+                except Exception:  # noqa: BLE001 -- any failure will do here
+                    continue
 
 
 def test_folders_that_are_gone_are_not_remembered_by_another_handle(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from weightstore.errors import StorageFailedError
 from weightstore.storage import machine
 from weightstore.storage.partial import partial_place, remove_abandoned_partials
+from weightstore.testing.open_files import all_files_closed
 from weightstore.testing.virtual_time import SeededEntropy
 
 MARK = machine.boot_id().replace("-", "")[:8]
@@ -155,14 +156,13 @@ def test_an_error_of_the_look_at_a_new_partial_leaves_nothing(
         return lstat(path)
 
     monkeypatch.setattr(Path, "lstat", fail_once)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    with (
-        pytest.raises(error),
-        partial_place(target, SeededEntropy(), is_directory=is_directory),
-    ):
-        pass
-    assert failed
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with all_files_closed():
+        with (
+            pytest.raises(error),
+            partial_place(target, SeededEntropy(), is_directory=is_directory),
+        ):
+            pass
+        assert failed
     assert list(target.parent.iterdir()) == []
 
 

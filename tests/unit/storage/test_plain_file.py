@@ -14,10 +14,7 @@ import pytest
 
 from weightstore.storage.durable import SYSCALLS
 from weightstore.storage.plain_file import clear_name, open_plain_file
-
-
-def open_count() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+from weightstore.testing.open_files import all_files_closed
 
 
 @pytest.fixture
@@ -47,12 +44,11 @@ def test_nothing_else_is_opened(
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("socket")
-        before = open_count()
-        for name in ("link", "folder", "pipe", "socket"):
-            assert open_plain_file(name, folder) is None, name
-        with pytest.raises(FileNotFoundError):
-            open_plain_file("nothing", folder)
-        assert open_count() == before
+        with all_files_closed():
+            for name in ("link", "folder", "pipe", "socket"):
+                assert open_plain_file(name, folder) is None, name
+            with pytest.raises(FileNotFoundError):
+                open_plain_file("nothing", folder)
 
 
 def test_nothing_stays_open_where_the_system_cannot_say_what_it_is(
@@ -62,12 +58,10 @@ def test_nothing_stays_open_where_the_system_cannot_say_what_it_is(
         raise OSError(errno.EIO, "it failed")
 
     (tmp_path / "f").write_bytes(b"bytes")
-    before = open_count()
-    with monkeypatch.context() as failed:
+    with all_files_closed(), monkeypatch.context() as failed:
         failed.setattr(os, "fstat", failing)
         with pytest.raises(OSError, match="it failed"):
             open_plain_file("f", folder)
-    assert open_count() == before
 
 
 @pytest.mark.parametrize("kind", ["nothing", "file", "link", "folder"])

@@ -43,7 +43,8 @@ class WrittenFleet:
         """Add a block of one tenth of a second."""
         sha256 = wrong.get("sha256", expected_sha256(version, seat))
         state = wrong.get("state", "Whole")
-        self.write(seat, start_s, "served", version, sha256, start_s, start_s + 0.1, state)
+        times_s = (start_s, start_s + 0.1)
+        self.write(seat, start_s, "served", version, sha256, *times_s, state, start_s)
 
     def look(self) -> Judge:
         """Judge all of it."""
@@ -75,7 +76,7 @@ BROKEN: dict[str, list[tuple[str, float, int, dict[str, str]]]] = {
     "dirty": [(RECEIVER, 9.0, 1, {"state": "Dirty"})],
     "applying": [(RANKS[0], 9.0, 1, {"state": "Applying"})],
     "a version that was never active": [(RECEIVER, 11.0, 3, {})],
-    "stale": [(RECEIVER, 10.0 + MAX_STALENESS_S, 1, {})],
+    "stale": [(RECEIVER, 10.1 + MAX_STALENESS_S, 1, {})],
     "back behind an activation": [(RECEIVER, 10.1, 2, {}), (RECEIVER, 10.3, 1, {})],
     "two versions on two ranks": [(RANKS[0], 10.1, 2, {}), (RANKS[1], 10.15, 1, {})],
 }

@@ -22,6 +22,7 @@ from weightstore.layout.dtypes import DType
 from weightstore.layout.schema import Schema
 from weightstore.layout.tensors import TensorSpec
 from weightstore.storage.durable import SYSCALLS
+from weightstore.testing.open_files import all_files_closed
 from weightstore.trainer.baseline import plan_layout
 from weightstore.trainer.baseline_places import FilePlace, MemoryPlace
 
@@ -249,16 +250,15 @@ def test_locks_that_cannot_be_let_go_are_closed_all_the_same(
     def failing_lock(*_: int) -> None:
         raise OSError(errno.EIO, "it failed")
 
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    place = FilePlace(tmp_path / "baseline")
-    place.create(LAYOUT)
-    place.adopt()
-    place.create(LAYOUT)
-    with monkeypatch.context() as failed:
-        failed.setattr(fcntl, "flock", failing_lock)
-        with pytest.raises(OSError, match="it failed"):
-            place.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with all_files_closed():
+        place = FilePlace(tmp_path / "baseline")
+        place.create(LAYOUT)
+        place.adopt()
+        place.create(LAYOUT)
+        with monkeypatch.context() as failed:
+            failed.setattr(fcntl, "flock", failing_lock)
+            with pytest.raises(OSError, match="it failed"):
+                place.close()
     place.close()
     FilePlace(tmp_path / "baseline").close()
 

@@ -30,6 +30,7 @@ from weightstore.settings import Limits
 from weightstore.storage.blobs import BlobStore
 from weightstore.storage.memory import MemoryBlobStore
 from weightstore.testing.faults import Call, Fault, LossyBlobs, Method, cuts
+from weightstore.testing.open_files import all_files_closed
 from weightstore.testing.trainer_lab import TrainerLab
 from weightstore.trainer import files
 from weightstore.trainer.files import open_files
@@ -321,10 +322,9 @@ def test_a_put_closes_the_files_that_it_opened(checkpoint: Path) -> None:
     lab = TrainerLab(MemoryBlobStore()).create()
     with lab.trainer() as trainer:
         trainer.put_step(0, TENSORS).result()
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        for step in (0, 1, 2):
-            trainer.put_step(step, checkpoint).result()
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        with all_files_closed():
+            for step in (0, 1, 2):
+                trainer.put_step(step, checkpoint).result()
 
 
 @pytest.mark.parametrize("step", [-1, 2**53, "7", 1.5, True, None])

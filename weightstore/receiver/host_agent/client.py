@@ -35,8 +35,6 @@ from weightstore.receiver.host_agent.messages import (
 )
 from weightstore.storage.machine import process_id
 
-_GRACE_S = 2.0
-_CONNECT_S = 2.0
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 
@@ -127,6 +125,7 @@ class AgentClient:
         clock: For deadlines and back-off.
         size_bytes_max: Of one message.
         wait_s: How long a pack is waited for; at most an hour.
+        answer_s: How long an answer that takes no work is waited for.
 
     Attributes:
         grace_s: How much longer, so that the agent can say itself that it is late.
@@ -140,10 +139,12 @@ class AgentClient:
         clock: Clock,
         size_bytes_max: int,
         wait_s: float,
+        answer_s: float,
     ) -> None:
         self.place = place
         self.wait_s = min(wait_s, WAIT_MS_MAX / MS_PER_S)
-        self.grace_s = _GRACE_S
+        self.grace_s = answer_s
+        self._answer_s = answer_s
         self._store_id = store_id
         self._clock = clock
         self._size_bytes_max = size_bytes_max
@@ -186,7 +187,7 @@ class AgentClient:
         Raises:
             NoAgentError: there is none.
         """
-        reply, _, connection = self._exchange(StatsRequest(), _GRACE_S)
+        reply, _, connection = self._exchange(StatsRequest(), self._answer_s)
         if not isinstance(reply, AgentStats):
             raise self._failed(ChannelError("an answer to another question"), connection)
         return reply
@@ -243,13 +244,13 @@ class AgentClient:
         channel = Channel(connected, clock=self._clock, size_bytes_max=self._size_bytes_max)
         connection = Connection(channel, "")
         try:
-            connected.settimeout(_CONNECT_S)
+            connected.settimeout(self._answer_s)
             connected.connect(os.fspath(self.place))
             _check_user(channel)
             hello = Hello(protocol=PROTOCOL_NUMBER, store_id=self._store_id(), process=process_id())
         except (OSError, ChannelError, WeightStoreError) as error:
             raise self._failed(error, connection) from error
-        reply, _ = self._say(connection, hello, _CONNECT_S)
+        reply, _ = self._say(connection, hello, self._answer_s)
         if not isinstance(reply, Welcome) or reply.protocol != PROTOCOL_NUMBER:
             said = reply.message if isinstance(reply, Refused) else "it speaks otherwise"
             raise self._failed(ChannelError(said), connection)
@@ -280,7 +281,7 @@ class AgentClient:
         """Say what was released on a connection."""
         while connection.to_release:
             grants = connection.to_release[:GRANT_COUNT_MAX]
-            reply, _ = self._say(connection, Release(grants=grants), _GRACE_S)
+            reply, _ = self._say(connection, Release(grants=grants), self._answer_s)
             if not isinstance(reply, Done):
                 raise self._failed(ChannelError("an answer to another question"), connection)
             del connection.to_release[: len(grants)]

@@ -73,8 +73,13 @@ class Campaign:
             fleet.board.spare(seat)
         fleet.next_round()
         fleet.settle()
+        # A thread may stand still between the point that it counts and what it says of it.
+        fleet.until(
+            lambda: all(fleet.scrolls[seat].of("counted", first=marks[seat]) for seat in seats),
+            "all say what they have counted",
+        )
         for seat in seats:
-            (counted,) = fleet.scrolls[seat].of("counted", first=marks[seat])[:1]
+            counted = fleet.scrolls[seat].of("counted", first=marks[seat])[0]
             for point, total in sorted(counted.rest[0].items()):
                 if point != ANY_POINT:
                     yield from _passings(seat, point, total)

@@ -102,18 +102,19 @@ class Judge:
 
     def _add_spans(self, said: list[Said]) -> None:
         for one in said:
-            version, _, start_s, end_s, _ = one.rest
+            version, _, start_s, end_s, *_ = one.rest
             first_s, last_s = self._spans.get(version, (start_s, end_s))
             self._spans[version] = (min(first_s, start_s), max(last_s, end_s))
 
     def _check_block(self, seat: str, one: Said, until_s: dict[int, float]) -> None:
-        version, sha256, _, end_s, state = one.rest
+        version, sha256, _, _, state, asked_s = one.rest
         assert state == "Whole", (seat, one)
         assert sha256 == expected_sha256(version, seat), (seat, one)
         assert version in until_s or version == self._fleet.goal, (seat, one)
         next_s = min((when_s for other, when_s in until_s.items() if other > version), default=None)
-        # Whoever has not heard of the next activation has stopped by then.
-        assert next_s is None or end_s <= next_s + MAX_STALENESS_S, (seat, one, next_s)
+        # Whoever has not heard of the next activation begins no block after that time; one that
+        # has begun is cut by nobody, however long the machine stands still in it.
+        assert next_s is None or asked_s <= next_s + MAX_STALENESS_S, (seat, one, next_s)
 
     def _activated_s(self) -> dict[int, float]:
         """By version, a time at which the record of its activation was there."""

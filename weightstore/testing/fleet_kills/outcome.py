@@ -77,6 +77,7 @@ def healed_by(fleet: Fleet, seat: str, marks: dict[str, int]) -> str:
     Raises:
         AssertionError: a rank died, and no new engine was begun.
     """
+    fleet.read_on()  # all of what the last to come there was brought by
     if seat == TRAINER:
         return _trainer_healed(fleet, marks[seat])
     if seat == AGENT:

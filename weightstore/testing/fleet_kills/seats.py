@@ -328,6 +328,7 @@ def _serve(seat: Seat, server: Serves, units: Mapping[str, Units]) -> None:
     """Serve block after block, and write down what each was computed with."""
     clock = SystemClock()
     while seat.is_wanted():
+        asked_s = clock.monotonic_s()
         try:
             with server.serving() as version:
                 start_s, state = clock.monotonic_s(), type(server.live).__name__
@@ -335,7 +336,7 @@ def _serve(seat: Seat, server: Serves, units: Mapping[str, Units]) -> None:
                 end_s = clock.monotonic_s()
         except NotReadyError:
             continue
-        seat.say("served", version, sha256, start_s, end_s, state)
+        seat.say("served", version, sha256, start_s, end_s, state, asked_s)
 
 
 def _feed(seat: Seat) -> None:

@@ -22,6 +22,8 @@ def threads() -> Iterator[BuildThreads]:
     made = BuildThreads(2, name=NAME)
     yield made
     made.close(LONG_S)
+    for each in running():
+        each.join(LONG_S)  # done with its last job, and about to end
     assert not running()
 
 

@@ -34,6 +34,7 @@ from weightstore.receiver.host_agent.messages import (
 from weightstore.testing.agent_lab import AgentLab
 from weightstore.testing.piece_feed_contract import packs_of
 from weightstore.testing.real_versions import mixed_schema
+from weightstore.testing.waiting import WAIT_S
 
 Answer = Callable[[Channel], None]
 SOON_S = 0.1
@@ -76,8 +77,8 @@ class StrangeAgent:
             self.connection_count += 1
             with Channel(connected, clock=SystemClock(), size_bytes_max=1 << 16) as channel:
                 try:
-                    assert isinstance(decode_request(channel.receive(timeout_s=10)[0]), Hello)
-                    channel.send(encode_message(self._welcome), timeout_s=10)
+                    assert isinstance(decode_request(channel.receive(timeout_s=WAIT_S)[0]), Hello)
+                    channel.send(encode_message(self._welcome), timeout_s=WAIT_S)
                     self._answer(channel)
                 except ChannelError:
                     continue
@@ -93,16 +94,16 @@ class StrangeAgent:
 
 def says(*replies: bytes | Reply, file: str | None = None) -> Answer:
     def answer(channel: Channel) -> None:
-        channel.receive(timeout_s=10)
+        channel.receive(timeout_s=WAIT_S)
         for reply in replies:
             data = reply if isinstance(reply, bytes) else encode_message(reply)
             if file is None:
-                channel.send(data, timeout_s=10)
+                channel.send(data, timeout_s=WAIT_S)
             else:
                 opened = os.open(file, os.O_RDONLY)
-                channel.send(data, timeout_s=10, file=opened)
+                channel.send(data, timeout_s=WAIT_S, file=opened)
                 os.close(opened)
-        channel.receive(timeout_s=10)
+        channel.receive(timeout_s=WAIT_S)
 
     return answer
 
@@ -160,8 +161,8 @@ def test_a_slow_agent_costs_one_wait_and_is_then_left_alone(lab: AgentLab, place
     waits = threading.Event()
 
     def slow(channel: Channel) -> None:
-        channel.receive(timeout_s=10)
-        waits.wait(20)
+        channel.receive(timeout_s=WAIT_S)
+        waits.wait(WAIT_S)
 
     with StrangeAgent(place, slow) as agent:
         client = lab.client(place, wait_s=SOON_S)
@@ -237,7 +238,7 @@ def test_forgetting_a_client_hangs_up(lab: AgentLab, place: Path) -> None:
 
     with lab.agent(place) as agent:
         use()
-        deadline_s = SystemClock().monotonic_s() + 10
+        deadline_s = SystemClock().monotonic_s() + WAIT_S
         while agent.stats().connection_count and SystemClock().monotonic_s() < deadline_s:
             threading.Event().wait(0.01)
         assert agent.stats().connection_count == 0

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +19,8 @@ from weightstore.receiver.host_agent.segment_cache import (
     Reservation,
     SegmentCache,
 )
+from weightstore.testing.open_files import all_files_closed
+from weightstore.testing.waiting import wait_until
 
 LONG_S = 20.0
 SOON_S = 0.05
@@ -30,11 +31,10 @@ BOUNDS = HostAgentSettings(
 
 @pytest.fixture
 def cache() -> Iterator[SegmentCache]:
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    made = SegmentCache(BOUNDS, clock=SystemClock())
-    yield made
-    made.close(LONG_S)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with all_files_closed():
+        made = SegmentCache(BOUNDS, clock=SystemClock())
+        yield made
+        made.close(LONG_S)
 
 
 class Maker:
@@ -256,8 +256,9 @@ def test_what_waits_when_the_cache_closes_is_not_made() -> None:
         with pytest.raises(BusyError, match="in time"):
             cache.take(name, maker, SOON_S)
     assert first.begun.wait(LONG_S)
-    timer = threading.Timer(SOON_S, first.gate.set)
-    timer.start()
-    cache.close(LONG_S)
-    timer.join()
+    closing = threading.Thread(target=cache.close, args=(LONG_S,))
+    closing.start()
+    wait_until(lambda: cache._is_closed)
+    first.gate.set()
+    closing.join()
     assert (first.count, second.count, cache.segment_count) == (1, 0, 0)

@@ -38,9 +38,9 @@ from weightstore.testing.agent_lab import AgentLab, with_agent
 from weightstore.testing.piece_feed_contract import packs_of
 from weightstore.testing.real_versions import mixed_schema, next_weights
 from weightstore.testing.virtual_time import SeededEntropy, VirtualClock
+from weightstore.testing.waiting import WAIT_S, wait_until
 
 RANK_COUNT = 8
-WAIT_S = 10.0
 
 
 @pytest.fixture
@@ -207,21 +207,22 @@ def test_nonsense_ends_its_own_connection_alone(lab: AgentLab, agent: HostAgent,
 def test_a_second_hello_ends_the_connection(lab: AgentLab, agent: HostAgent) -> None:
     hello = encode_message(Hello(protocol=1, store_id=lab.store_id, process=1))
     with bare(agent.place) as channel:
-        channel.send(hello, timeout_s=10)
-        assert isinstance(decode_reply(channel.receive(timeout_s=10)[0]), Welcome)
-        channel.send(encode_message(StatsRequest()), timeout_s=10)
-        channel.receive(timeout_s=10)
-        channel.send(hello, timeout_s=10)
+        channel.send(hello, timeout_s=WAIT_S)
+        assert isinstance(decode_reply(channel.receive(timeout_s=WAIT_S)[0]), Welcome)
+        channel.send(encode_message(StatsRequest()), timeout_s=WAIT_S)
+        channel.receive(timeout_s=WAIT_S)
+        channel.send(hello, timeout_s=WAIT_S)
         with pytest.raises(ChannelError):
-            channel.receive(timeout_s=10)
+            channel.receive(timeout_s=WAIT_S)
 
 
 def test_ranks_of_another_store_are_turned_away(agent: HostAgent) -> None:
     with bare(agent.place) as channel:
         channel.send(
-            encode_message(Hello(protocol=1, store_id=StoreId("e" * 32), process=1)), timeout_s=10
+            encode_message(Hello(protocol=1, store_id=StoreId("e" * 32), process=1)),
+            timeout_s=WAIT_S,
         )
-        reply = decode_reply(channel.receive(timeout_s=10)[0])
+        reply = decode_reply(channel.receive(timeout_s=WAIT_S)[0])
     assert isinstance(reply, Refused)
     assert reply.reason == "foreign"
 
@@ -271,7 +272,7 @@ def test_an_agent_without_threads_turns_a_rank_away_and_takes_the_next(
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", no_more)
         with bare(agent.place) as channel, pytest.raises(ChannelError, match="hung up"):
-            channel.receive(timeout_s=10, first_timeout_s=10)
+            channel.receive(timeout_s=WAIT_S, first_timeout_s=WAIT_S)
     client = lab.client(agent.place)
     assert client.stats().connection_count == 1
     client.close()
@@ -297,7 +298,7 @@ def test_another_user_is_hung_up_on(
     with pytest.raises(NoAgentError, match="another user"):
         client.stats()
     with bare(agent.place) as channel, pytest.raises(ChannelError, match="hung up"):
-        channel.receive(timeout_s=10, first_timeout_s=10)
+        channel.receive(timeout_s=WAIT_S, first_timeout_s=WAIT_S)
 
 
 def test_a_rank_mid_wait_is_let_go_when_the_agent_ends(lab: AgentLab, tmp_path: Path) -> None:
@@ -312,12 +313,18 @@ def test_a_rank_mid_wait_is_let_go_when_the_agent_ends(lab: AgentLab, tmp_path: 
 
     lab.blobs.get = slow  # type: ignore[method-assign]
     agent = lab.agent(tmp_path / "agent")
-    with agent, ThreadPoolExecutor(1) as pool:
+    with agent, ThreadPoolExecutor(2) as pool:
         receiver, arrays = lab.host_receiver(with_agent(agent.place), at=1)
         refit = pool.submit(receiver.refit, 4)
-        begun.wait(WAIT_S)
-        threading.Timer(0.1, go_on.set).start()
+        assert begun.wait(WAIT_S)
+
+        def goes_on_once_it_closes() -> None:
+            wait_until(lambda: agent._cache._is_closed)
+            go_on.set()
+
+        helper = pool.submit(goes_on_once_it_closes)
         agent.close()
+        helper.result(WAIT_S)
         assert "host agent" in refit.result(WAIT_S).reason
         assert lab.is_at(arrays, 4)
 
