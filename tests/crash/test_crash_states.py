@@ -104,9 +104,9 @@ def check(recording: Record, *, limit: int, recover_every: int | None) -> Seen:
     for crash in crashes(trace, limit):
         seen.check_count += 1
         wrong = crash.wrong
-        # Chosen by their order, so that every run goes on from the same ones: names of temporary
-        # files differ in each, and so do the numbers of states.
-        is_chosen = recover_every is not None and seen.check_count % recover_every == 0
+        # Chosen by their order, the first among them, so that every run goes on from the same
+        # ones: names of temporary files differ in each, and so do the numbers of states.
+        is_chosen = recover_every is not None and (seen.check_count - 1) % recover_every == 0
         if is_chosen and crash.number not in seen.states:
             seen.recovered_count += 1
             with fast_folder() as base:

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import typer
@@ -83,23 +83,22 @@ def _ending_signals() -> Iterator[Callable[[], None]]:
     The signal itself writes into a pipe. A handler in Python would run between two steps of the
     wait: not at all once it blocks, and inside the lock of an event while that is being taken.
     """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    before = [(each, signal.signal(each, lambda *_: None)) for each in _ENDING_SIGNALS]
-    written_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    with ExitStack() as undone:
+        reading, writing = os.pipe()
+        undone.callback(os.close, reading)
+        undone.callback(os.close, writing)
+        os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        undone.callback(signal.set_wakeup_fd, before)
+        # Only now: a signal that came between would be taken, and written nowhere.
+        for each in _ENDING_SIGNALS:
+            undone.callback(signal.signal, each, signal.signal(each, lambda *_: None))
 
-    def wait() -> None:
-        while os.read(reading, 1)[0] not in _ENDING_SIGNALS:
-            continue
+        def wait() -> None:
+            while os.read(reading, 1)[0] not in _ENDING_SIGNALS:
+                continue
 
-    try:
         yield wait
-    finally:
-        signal.set_wakeup_fd(written_before)
-        for each, handler in before:
-            signal.signal(each, handler)
-        os.close(reading)
-        os.close(writing)
 
 
 def _print(found: AgentStats, *, as_json: bool) -> None:

@@ -51,8 +51,9 @@ class ReceiverSettings:
             reads and decodes packs for all ranks here; None does both in this process.
         agent_wait_s: How long one pack of the agent is waited for before it is read and
             decoded in this process.
-        agent_answer_s: How long its other answers are waited for, which take it no work: an agent
-            that hangs costs this once, and is then left alone for a time that doubles.
+        agent_answer_s: How long each of its other answers is waited for, which take it no work,
+            and how much longer than that a pack. An agent that hangs is then left alone for a
+            time that doubles.
 
     Raises:
         InputRefusedError: a setting is out of bounds or of a wrong type.

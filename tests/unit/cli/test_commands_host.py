@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from weightstore.cli.commands_host import _ending_signals
 from weightstore.cli.exit_codes import ExitCode
 from weightstore.receiver.receiver_settings import ReceiverSettings
 from weightstore.store import WeightStore
 from weightstore.testing.command_lab import Run
+from weightstore.testing.open_files import all_files_closed
 from weightstore.testing.store_lab import LAB_SETTINGS
 
 WAIT_S = 60.0
@@ -116,16 +119,65 @@ print("ended each time", seen)
 """
 
 
-def test_a_signal_ends_it_at_whichever_step_of_the_wait_it_comes() -> None:
+_ENDS_BEFORE = """
+import os, signal, sys
+from weightstore.cli.commands_host import _ending_signals
+
+seen = 0
+
+def profile(*_):
+    global seen
+    seen += 1
+    if seen == nth:
+        signal.raise_signal(signal.SIGTERM)
+
+def begin_and_wait():
+    signal.alarm(20)
+    sys.setprofile(profile)
+    with _ending_signals() as wait_for_one:
+        if seen >= nth:
+            wait_for_one()
+        os._exit(0 if seen >= nth else 9)
+
+ended, nth = [], 0
+while 9 not in ended:
+    nth += 1
+    child = os.fork()
+    if child == 0:
+        begin_and_wait()
+    ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(sorted(set(ended)))
+"""
+
+
+def said_by(script: str) -> str:
     ran = subprocess.run(
-        [sys.executable, "-c", _ENDS_IN_THE_MIDDLE],
+        [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         check=False,
         timeout=WAIT_S,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("ended each time")
+    return ran.stdout
+
+
+def test_a_signal_ends_it_at_whichever_step_of_the_wait_it_comes() -> None:
+    assert said_by(_ENDS_IN_THE_MIDDLE).startswith("ended each time")
+
+
+def test_a_signal_that_comes_while_it_sets_up_ends_it_too() -> None:
+    """By the signal's own action, or by the wait; 9 says that there were no more steps."""
+    assert said_by(_ENDS_BEFORE) == f"[{-signal.SIGTERM}, 0, 9]\n"
+
+
+def test_what_cannot_be_set_up_leaves_nothing_open() -> None:
+    with (
+        all_files_closed(),
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(ValueError, match="main thread"),
+    ):
+        pool.submit(lambda: _ending_signals().__enter__()).result()
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ class AgentClient:
         answer_s: How long an answer that takes no work is waited for.
 
     Attributes:
-        grace_s: How much longer, so that the agent can say itself that it is late.
+        grace_s: How much longer, so that the agent can say itself that it is late: `answer_s`.
     """
 
     def __init__(

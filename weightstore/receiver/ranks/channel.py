@@ -44,7 +44,7 @@ def lost_key(generation: int, rank: int) -> str:
 
 
 def given_up_key(generation: int, turn: int, rank: int) -> str:
-    """Name of a rank's word that it no longer holds what it has opened at a turn."""
+    """Name of a rank's word that it no longer has what it has opened, or staged, at a turn."""
     return f"{ROUNDS_PREFIX}{generation}-given-up-{turn}-{rank}"
 
 

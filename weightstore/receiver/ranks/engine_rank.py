@@ -23,7 +23,7 @@ from weightstore.errors import (
 from weightstore.ids import VersionId
 from weightstore.receiver.follower import Follower
 from weightstore.receiver.live_check import LiveCheck
-from weightstore.receiver.live_state import Dirty, Live
+from weightstore.receiver.live_state import Dirty, Live, Ready
 from weightstore.receiver.live_weights import Callback
 from weightstore.receiver.membership import Membership, Standing
 from weightstore.receiver.ranks.channel import (
@@ -104,7 +104,8 @@ class EngineRank:
         self._generation = 0
         self._engine: Engine | None = None
         self._turn = 0
-        self._opened_turn: int | None = None
+        # By part, the turn that left something here that may be given up.
+        self._kept: dict[Part, int] = {}
         self._answer: tuple[str, bytes] | None = None
         self._failed_count = 0
         self._own_process = machine.process_id()
@@ -303,7 +304,7 @@ class EngineRank:
 
     def _enter(self, generation: int) -> None:
         """Leave the engine before, and join a newer one."""
-        self._engine, self._answer, self._opened_turn = None, None, None
+        self._engine, self._answer, self._kept = None, None, {}
         key = engine_key(generation)
         data = self._channel.get(key, max_size_bytes=self._settings.message_size_bytes)
         if data is None:
@@ -328,15 +329,19 @@ class EngineRank:
         self._put_answer()
 
     def _tell_given_up(self) -> bool:
-        """Tell of weights that were given up since they were opened, for whoever follows the log.
+        """Tell of what was given up since it was opened, or staged, while nothing is asked.
 
-        A leader that is told what to do learns of them when it asks next.
+        For whoever follows the log, and for the next round.
         """
-        if self._opened_turn is None or not isinstance(self.live, Dirty):
-            return False
-        self._channel.put(given_up_key(self._generation, self._opened_turn, self.rank), b"")
-        self._opened_turn = None
-        return True
+        is_lost = {
+            Part.OPEN: isinstance(self.live, Dirty),
+            Part.STAGE: not isinstance(self._receiver.staged, Ready),
+        }
+        lost = [part for part in self._kept if is_lost[part]]
+        for part in lost:
+            self._channel.put(given_up_key(self._generation, self._kept[part], self.rank), b"")
+            del self._kept[part]
+        return bool(lost)
 
     def _follow(self, engine: Engine, order: Order) -> None:
         if (order.engine_id, order.turn) != (engine.engine_id, self._turn + 1):
@@ -355,10 +360,11 @@ class EngineRank:
         answer = answer.model_copy(update={"turn": order.turn, **counts_of(tables)})
         key = answer_key(self._generation, order.turn, self.rank)
         self._answer, self._turn = (key, encode(answer, tables)), order.turn
-        if order.part is Part.OPEN and not failures:
-            self._opened_turn = order.turn
-        elif order.part not in {Part.STAGE, Part.CALL, Part.SCAN}:
-            self._opened_turn = None
+        if order.part not in {Part.STAGE, Part.CALL, Part.SCAN}:
+            self._kept.clear()
+        self._kept.pop(order.part, None)
+        if order.part in {Part.STAGE, Part.OPEN} and not failures:
+            self._kept[order.part] = order.turn
         self._put_answer()
 
     def _answered(self, engine: Engine, part: Part, failures: list[Exception]) -> Answer:

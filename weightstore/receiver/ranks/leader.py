@@ -288,22 +288,20 @@ class Leader:
 
     def _round(self, record: VersionRecord) -> Waiting[EngineReport]:
         target = VersionRef.of(record)
-        if not self._is_staged(target):
+        self._drop_lost()
+        if self.staged != target:
             yield from self._stage(record)
         return (yield from self._apply(target))
 
-    def _is_staged(self, target: VersionRef) -> bool:
-        """Whether every rank has a version staged, as far as they have told.
+    def _drop_lost(self) -> None:
+        """Give up what is staged if a rank has told that it no longer has it.
 
-        A rank that gives up its weights gives up what was staged over them: to find that only
-        when the gates are closed would be a refit that fails.
+        To find that only when all gates are closed would be a refit that fails.
         """
-        if self.staged != target:
-            return False
-        self.own_step()  # between two rounds nobody else takes one for rank 0
-        if self.given_up_ranks():
-            self._drop_staged()
-        return self.staged == target
+        if self.staged is not None:
+            self.own_step()  # between two rounds nobody else takes one for rank 0
+            if self._roll_call.unstaged_ranks():
+                self._drop_staged()
 
     def _stage(self, record: VersionRecord) -> Waiting[VersionRef]:
         """Have a version staged, and its digests checked, while all serve."""
@@ -323,10 +321,10 @@ class Leader:
         return target
 
     def _apply_staged(self) -> Waiting[EngineReport]:
-        target = self.staged
-        if target is None or not self._is_attached or not self._is_staged(target):
+        self._drop_lost()
+        if self.staged is None or not self._is_attached:
             raise InputRefusedError("no version is staged on every rank", do="Call stage or refit.")
-        return (yield from self._apply(target))
+        return (yield from self._apply(self.staged))
 
     def _apply(self, target: VersionRef) -> Waiting[EngineReport]:
         try:

@@ -85,6 +85,7 @@ class RollCall:
         self._entropy = entropy
         self._settings = settings
         self.turn = 0
+        self._staged_turn = 0
         self._tried: Engine | None = None
         self.engine: Engine | None = None
         self.round = 0
@@ -178,6 +179,8 @@ class RollCall:
         )
         self._channel.put(order_key(engine.generation, self.turn), encode(order))
         self._forget_turn(self.turn - 2)
+        if part is Part.STAGE:
+            self._staged_turn = self.turn
         is_long = part in {Part.STAGE, Part.SCAN}
         timeout_s = self._settings.stage_timeout_s if is_long else self._settings.answer_timeout_s
         notice_s = self._clock.monotonic_s()
@@ -207,12 +210,16 @@ class RollCall:
             if self._channel.get(lost_key(generation, rank), max_size_bytes=1) is not None
         )
 
+    def unstaged_ranks(self) -> tuple[int, ...]:
+        """Ranks that no longer have what they were asked to stage last."""
+        return self.given_up_ranks(self.generation, self._staged_turn)
+
     def given_up_ranks(self, generation: int, turn: int) -> tuple[int, ...]:
-        """Ranks that no longer hold what they have opened at a turn.
+        """Ranks that no longer have what they have opened, or staged, at a turn.
 
         Args:
             generation: Of the engine.
-            turn: Of the order to open.
+            turn: Of the order to open, or to stage.
         """
         return tuple(
             rank

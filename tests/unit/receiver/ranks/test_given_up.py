@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from weightstore.errors import InputRefusedError, RankFailedError
+from weightstore.receiver.live_state import VersionRef
+from weightstore.receiver.live_weights import LiveWeights
+from weightstore.receiver.ranks.messages import Tables
+from weightstore.receiver.ranks.rank_work import RankWork
 from weightstore.testing.rank_lab import ranks_of
 
 
@@ -18,6 +24,7 @@ def test_weights_that_were_given_up_are_told_once_and_end_no_round() -> None:
     assert engine.step(1)
     assert not engine.step(1)
     assert leader.given_up_ranks() == (1,)
+    assert leader.staged is not None, "until somebody asks for it"
     engine.refit(1)
     assert leader.given_up_ranks() == ()
     assert engine.all_hold(1)
@@ -25,23 +32,61 @@ def test_weights_that_were_given_up_are_told_once_and_end_no_round() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_version_staged_over_weights_that_were_given_up_is_staged_again(rank: int) -> None:
-    engine = ranks_of()
+@pytest.mark.parametrize("at", [1, None])
+def test_a_version_whose_staging_was_given_up_is_staged_again(rank: int, at: int | None) -> None:
+    engine = ranks_of(at=at)
     leader = engine.leader
+    dropped: list[VersionRef | None] = []
+    leader.before_drop = lambda: dropped.append(leader.staged)
     engine.drive(leader.staging(2))
+    staged = leader.staged
     engine.ranks[rank].engine.invalidate()
     # Of rank 0 nobody takes a step between two rounds.
     assert engine.step(1) == (rank == 1)
     with pytest.raises(InputRefusedError, match="no version is staged on every rank"):
         engine.drive(leader.applying())
-    assert set(engine.served()) == {1 - rank}
-    assert leader.staged is None
+    assert set(engine.served()) == ({1 - rank} if at else set())
+    assert (leader.staged, dropped) == (None, [staged])
     engine.drive(leader.staging(2))
     engine.ranks[rank].engine.invalidate()
     engine.step(1)
     report = engine.drive(leader.refitting(2))
     assert not report.is_redo
     assert engine.all_hold(2)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("told", ["before", "after"])
+def test_what_is_staged_over_weights_that_were_given_up_is_applied(rank: int, told: str) -> None:
+    engine = ranks_of()
+    leader = engine.leader
+    engine.ranks[rank].engine.invalidate()
+    if told == "before":
+        engine.step(rank)
+    engine.drive(leader.staging(2))
+    if told == "after":
+        engine.step(rank)
+    report = engine.drive(leader.applying())
+    assert [one.way for one in report.ranks][rank] == "full"
+    assert engine.all_hold(2)
+    assert leader.given_up_ranks() == ()
+
+
+def test_a_rank_that_could_not_stage_has_nothing_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ranks_of()
+    stage = RankWork._stage
+
+    def failing(self: RankWork, weights: LiveWeights, *given: Any) -> Tables:  # noqa: ANN401 -- as given
+        if self is engine.ranks[1].engine._work:
+            weights.drop()
+            raise OSError("no room")
+        return stage(self, weights, *given)
+
+    engine.drive(engine.leader.staging(2))
+    monkeypatch.setattr(RankWork, "_stage", failing)
+    with pytest.raises(RankFailedError, match="no room"):
+        engine.drive(engine.leader.staging(3))
+    assert not engine.step(1)
 
 
 def test_what_is_given_up_before_a_rank_could_tell_is_that_ranks_failure() -> None:
