@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from weightstore.clock import Clock
-from weightstore.errors import ObjectMissingError
+from weightstore.errors import NotFoundError, ObjectMissingError
 from weightstore.format.records import VersionRecord
 from weightstore.format.rules import Prefix
 from weightstore.history import chain, versions
@@ -43,6 +43,14 @@ class VersionSource:
                 `find_version`.
         """
         return self.find_in(self._log.tail(), selector)
+
+    def kept(self, ref: VersionRef) -> VersionRecord | None:
+        """The record of a version, if it is still there and holds the same."""
+        try:
+            record = self.find(ref.version)
+        except NotFoundError:
+            return None
+        return record if VersionRef.of(record) == ref else None
 
     def look(self, clock: Clock) -> tuple[Prefix, TailView]:
         """Read the tail of the log: all of it that stood there when this was called.

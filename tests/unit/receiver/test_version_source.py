@@ -29,6 +29,8 @@ def test_versions_are_found_by_what_names_them() -> None:
     assert lab.source.schema(record) == lab.schema
     with pytest.raises(VersionNotFoundError):
         lab.source.find(9)
+    other = VersionRef(record.version, lab.source.find(3).digest)
+    assert lab.source.kept(other) is None, "it holds something else"
 
 
 def test_a_way_and_a_plan_lead_to_the_same_version() -> None:
@@ -47,9 +49,11 @@ def test_a_version_that_is_retired_under_its_reader_is_gone_not_damaged() -> Non
             store.put_step(step, other_weights(step), anchor=True)
         source = store.receiver({"w": np.zeros(8, np.uint32)})._source
         record = source.find(1)
+        assert source.kept(VersionRef.of(record)) == record
         with source.gone_if_retired(record):
             pass
         store.retire()
+        assert source.kept(VersionRef.of(record)) is None
         with pytest.raises(VersionGoneError), source.gone_if_retired(record):
             raise ObjectMissingError("a pack")
         newest = source.find(3)

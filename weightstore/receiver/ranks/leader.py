@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from weightstore import arguments
 from weightstore.clock import Clock
 from weightstore.errors import (
+    CorruptError,
     InputRefusedError,
     NotFoundError,
     RankFailedError,
@@ -99,7 +100,7 @@ class Leader:
             StoreClosedError: this is a forked child; the engine is its parent's.
             InputRefusedError: a callback of a rank asks, for which the leader waits.
         """
-        self._refuse_fork()
+        refuse_fork(self._process, "this engine", OWN_ENGINE)
         refuse_callback(self.engine_id)
         with self._lock:
             yield
@@ -148,7 +149,7 @@ class Leader:
     def refit(self, selector: int | str = "latest") -> EngineReport:
         """Bring a version into place on every rank, whatever is there.
 
-        A round that had failed is finished first.
+        A round that had failed is finished first, if it can be.
 
         After a crash or an error: as long as no gate was closed, all ranks serve on; later
         none serves until a refit has succeeded, here or by another leader. (P4, P5)
@@ -212,7 +213,7 @@ class Leader:
         What fails while no rank is asked for anything, as a store that is away, moves none: they
         serve on, and the next try goes on from here.
         """
-        self._refuse_fork()
+        refuse_fork(self._process, "this engine", OWN_ENGINE)
         is_known = False
         try:
             found = yield from waiting
@@ -224,9 +225,6 @@ class Leader:
             if not is_known and not self._roll_call.is_settled:
                 self._is_attached = self._is_waiting = False
         return found
-
-    def _refuse_fork(self) -> None:
-        refuse_fork(self._process, "this engine", OWN_ENGINE)
 
     def _ready(self) -> Waiting[None]:
         """Attach, unless every rank is where it was."""
@@ -244,7 +242,7 @@ class Leader:
         self._is_attached = True
         held = {None if one.held is None else ref_of(one.held) for one, _ in answers}
         common = held.pop() if len(held) == 1 else None
-        record = None if common is None else self._found(common)
+        record = None if common is None else self._source.kept(common)
         if record is not None:
             yield from self._round(record)
         return self.live
@@ -256,16 +254,28 @@ class Leader:
     def _refit(self, selector: int | str) -> Waiting[EngineReport]:
         yield from self._ready()
         record = self._source.find(selector)
-        begun = None if self.pending is None else self._found(self.pending)
+        begun = None if self.pending is None else self._source.kept(self.pending)
         if begun is not None:
-            report = yield from self._round(begun)
-            if begun.version == record.version:
+            report = yield from self._finish(begun, record)
+            if report is not None:
                 return report
         elif self.pending is not None:
             yield from self._soil(self.pending, "the version that was on its way is retired")
         if self.live == VersionRef.of(record) and (yield from self._is_open(self.live)):
             return EngineReport(record.version, record.version)
         return (yield from self._round(record))
+
+    def _finish(self, begun: VersionRecord, wanted: VersionRecord) -> Waiting[EngineReport | None]:
+        """End a round that had failed; None where another version is wanted, and comes next."""
+        is_wanted = begun.version == wanted.version
+        try:
+            report = yield from self._round(begun)
+        except (RankFailedError, RanksDisagreeError, CorruptError, NotFoundError) as error:
+            # A version that cannot be brought in must not keep out one that can.
+            if is_wanted or error.facts.get("is_gone"):
+                raise
+            return None
+        return report if is_wanted else None
 
     def _verify(self) -> Waiting[VersionRef]:
         yield from self._ready()
@@ -299,7 +309,8 @@ class Leader:
         To find that only when all gates are closed would be a refit that fails.
         """
         if self.staged is not None:
-            self.own_step()  # between two rounds nobody else takes one for rank 0
+            while self.own_step():
+                continue  # between two rounds nobody else takes a step for rank 0
             if self._roll_call.unstaged_ranks():
                 self._drop_staged()
 
@@ -336,7 +347,7 @@ class Leader:
     def _apply_parts(self, target: VersionRef) -> Waiting[EngineReport]:
         """Close, write, check and open, everywhere; each part when all have done the last."""
         start_s = self._clock.monotonic_s()
-        base, is_redo = self.live, self.pending is not None
+        base, is_redo = self.live, self.pending == target
         self.live, self.pending = None, target
         refuse_failed((yield from self._ask(Part.CLOSE, target)))
         answers = yield from self._ask(Part.APPLY, target)
@@ -387,11 +398,3 @@ class Leader:
         if self.staged is not None:
             self.before_drop()
         self.staged = None
-
-    def _found(self, ref: VersionRef) -> VersionRecord | None:
-        """The record of a version that is kept."""
-        try:
-            record = self._source.find(ref.version)
-        except NotFoundError:
-            return None
-        return record if VersionRef.of(record) == ref else None

@@ -7,7 +7,7 @@ step of any rank in between.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import TypeVar
 
 from weightstore.clock import Clock, Entropy
@@ -86,6 +86,8 @@ class RollCall:
         self._settings = settings
         self.turn = 0
         self._staged_turn = 0
+        self._opened_turn = 0
+        self._word_turns: list[int] = []
         self._tried: Engine | None = None
         self.engine: Engine | None = None
         self.round = 0
@@ -179,8 +181,7 @@ class RollCall:
         )
         self._channel.put(order_key(engine.generation, self.turn), encode(order))
         self._forget_turn(self.turn - 2)
-        if part is Part.STAGE:
-            self._staged_turn = self.turn
+        self._note_words(part)
         is_long = part in {Part.STAGE, Part.SCAN}
         timeout_s = self._settings.stage_timeout_s if is_long else self._settings.answer_timeout_s
         notice_s = self._clock.monotonic_s()
@@ -234,6 +235,7 @@ class RollCall:
 
     def _take(self, engine: Engine) -> Engine:
         self.engine, self._tried, self.turn = engine, None, 0
+        self._word_turns = []
         return engine
 
     def _gather(self, found: dict[int, tuple[Answer, Tables]], part: Part) -> None:
@@ -295,6 +297,24 @@ class RollCall:
         generation = self._own_engine().generation
         answers = [answer_key(generation, turn, rank) for rank in range(self._rank_count)]
         self._channel.delete([order_key(generation, turn), *answers])
+
+    def _note_words(self, part: Part) -> None:
+        """Note a turn of which a rank may tell later, and delete what nobody asks for any more."""
+        if part is Part.OPEN:
+            self._opened_turn = self.turn
+        elif part is Part.STAGE:
+            # Whoever has opened has nothing to tell of what came before.
+            self._delete_words([each for each in self._word_turns if each < self._opened_turn])
+            self._word_turns = [each for each in self._word_turns if each >= self._opened_turn]
+            self._staged_turn = self.turn
+        else:
+            return
+        self._word_turns.append(self.turn)
+
+    def _delete_words(self, turns: Sequence[int]) -> None:
+        ranks, generation = range(self._rank_count), self.generation
+        keys = [given_up_key(generation, turn, rank) for turn in turns for rank in ranks]
+        self._channel.delete(keys)
 
     def _forget_engines_before(self) -> None:
         """Delete what was said in older engines; every rank has left them."""

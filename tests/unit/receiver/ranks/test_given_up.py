@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from weightstore.errors import InputRefusedError, RankFailedError
+from weightstore.errors import InputRefusedError, RankFailedError, StorageFailedError
 from weightstore.receiver.live_state import VersionRef
 from weightstore.receiver.live_weights import LiveWeights
+from weightstore.receiver.ranks.channel import MemoryChannel
 from weightstore.receiver.ranks.messages import Tables
 from weightstore.receiver.ranks.rank_work import RankWork
 from weightstore.testing.rank_lab import ranks_of
@@ -87,6 +88,53 @@ def test_a_rank_that_could_not_stage_has_nothing_to_tell(monkeypatch: pytest.Mon
     with pytest.raises(RankFailedError, match="no room"):
         engine.drive(engine.leader.staging(3))
     assert not engine.step(1)
+
+
+def test_words_go_with_what_is_opened_after_them() -> None:
+    """And not before: of what is open now, and staged now, they are still asked for."""
+    engine = ranks_of(at=None)
+    leader, channel = engine.leader, engine.channel
+    for cycle in range(6):
+        engine.drive(leader.refitting(1 + cycle % 2))
+        engine.drive(leader.staging(3))
+        engine.ranks[1].engine.invalidate()
+        engine.step(1)
+        engine.drive(leader.staging(4))
+        assert leader.given_up_ranks() == (1,)
+        assert len([key for key in channel.keys("rounds/") if "given-up" in key]) <= 4
+        assert len(leader._roll_call._word_turns) <= 3
+        if cycle == 3:
+            engine.kill(1)
+            engine.start(1)
+            engine.drive(leader.attaching())
+
+
+class OnceAfterAll(MemoryChannel):
+    """The next answer of rank 0 is put, and its put fails."""
+
+    is_armed = False
+
+    def put(self, key: str, data: bytes, /) -> None:
+        super().put(key, data)
+        if self.is_armed and key.endswith("-0"):
+            self.is_armed = False
+            raise StorageFailedError("no answer")
+
+
+def test_rank_0_tells_before_a_round_though_it_has_to_answer_again_first() -> None:
+    channel = OnceAfterAll()
+    engine = ranks_of(channel=channel)
+    staging = engine.leader.staging(2)
+    next(staging)
+    channel.is_armed = True
+    with pytest.raises(StorageFailedError):
+        engine.step(0)
+    engine.step(1)
+    with pytest.raises(StopIteration):
+        next(staging)
+    engine.ranks[0].engine.invalidate()
+    assert not engine.drive(engine.leader.refitting(2)).is_redo
+    assert engine.all_hold(2)
 
 
 def test_what_is_given_up_before_a_rank_could_tell_is_that_ranks_failure() -> None:
