@@ -94,19 +94,25 @@ def test_as_json_it_says_one_document_at_its_end(place: Path) -> None:
     assert json.loads(out)["decoded_pack_count"] == 0
 
 
-_ENDS_IN_THE_MIDDLE = """
+_AT_THE_NTH_STEP = """
 import os, signal, sys, threading
 from weightstore.cli.commands_host import _ending_signals
 
+seen = nth = 0
+
+def profile(*_):
+    global seen
+    seen += 1
+    if seen == nth:
+        signal.raise_signal(signal.SIGTERM)
+"""
+
+
+_ENDS_IN_THE_MIDDLE = (
+    _AT_THE_NTH_STEP
+    + """
 for nth in range(20):
     seen = 0
-
-    def profile(*_):
-        global seen
-        seen += 1
-        if seen == nth:
-            signal.raise_signal(signal.SIGTERM)
-
     with _ending_signals() as wait_for_one:
         # Where the wait has fewer steps than that, the signal comes while it blocks.
         late = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
@@ -117,20 +123,12 @@ for nth in range(20):
         late.join()
 print("ended each time", seen)
 """
+)
 
 
-_ENDS_BEFORE = """
-import os, signal, sys
-from weightstore.cli.commands_host import _ending_signals
-
-seen = 0
-
-def profile(*_):
-    global seen
-    seen += 1
-    if seen == nth:
-        signal.raise_signal(signal.SIGTERM)
-
+_ENDS_BEFORE = (
+    _AT_THE_NTH_STEP
+    + """
 def begin_and_wait():
     signal.alarm(20)
     sys.setprofile(profile)
@@ -139,7 +137,7 @@ def begin_and_wait():
             wait_for_one()
         os._exit(0 if seen >= nth else 9)
 
-ended, nth = [], 0
+ended = []
 while 9 not in ended:
     nth += 1
     child = os.fork()
@@ -148,6 +146,7 @@ while 9 not in ended:
     ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(sorted(set(ended)))
 """
+)
 
 
 def said_by(script: str) -> str:

@@ -34,7 +34,7 @@ from weightstore.receiver.host_agent.messages import (
 from weightstore.testing.agent_lab import AgentLab
 from weightstore.testing.piece_feed_contract import packs_of
 from weightstore.testing.real_versions import mixed_schema
-from weightstore.testing.waiting import WAIT_S
+from weightstore.testing.waiting import WAIT_S, wait_until
 
 Answer = Callable[[Channel], None]
 SOON_S = 0.1
@@ -238,10 +238,7 @@ def test_forgetting_a_client_hangs_up(lab: AgentLab, place: Path) -> None:
 
     with lab.agent(place) as agent:
         use()
-        deadline_s = SystemClock().monotonic_s() + WAIT_S
-        while agent.stats().connection_count and SystemClock().monotonic_s() < deadline_s:
-            threading.Event().wait(0.01)
-        assert agent.stats().connection_count == 0
+        wait_until(lambda: agent.stats().connection_count == 0)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,14 +52,6 @@ def lab() -> AgentLab:
 def agent(lab: AgentLab, tmp_path: Path) -> Iterator[HostAgent]:
     with lab.agent(tmp_path / "agent", HostAgentSettings(connection_count=40)) as running:
         yield running
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    clock = SystemClock()
-    deadline_s = clock.monotonic_s() + WAIT_S
-    while not is_so() and clock.monotonic_s() < deadline_s:
-        threading.Event().wait(0.005)
-    assert is_so()
 
 
 def user_counts(agent: HostAgent) -> set[int]:
@@ -152,7 +144,7 @@ def test_a_rank_that_goes_gives_everything_back(lab: AgentLab, agent: HostAgent)
     assert agent.stats().connection_count > 1
     del receiver, client
     gc.collect()
-    until(lambda: agent.stats().connection_count == 0)
+    wait_until(lambda: agent.stats().connection_count == 0)
     assert user_counts(agent) == {0}
 
 
@@ -200,7 +192,7 @@ def test_nonsense_ends_its_own_connection_alone(lab: AgentLab, agent: HostAgent,
         while part := strange.recv(100):
             said += part
         assert not said or b"refused" in said
-    until(lambda: client.stats().connection_count == 1)
+    wait_until(lambda: client.stats().connection_count == 1)
     client.close()
 
 
